@@ -1,0 +1,81 @@
+//! What the allocator looks at: free resources, waiting claims, shares. Patched, never rebuilt
+//! within a term.
+//!
+//! The leader keeps one [`View`] and patches it with every change of the state and of its offer
+//! book. Everything is given as numbers and names; the view knows no offers' ids and no time.
+
+use std::collections::BTreeMap;
+
+use mete_model::{AgentId, ClaimId, FrameworkId, Resources, RolePath, Shape};
+
+/// One agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentView {
+    /// What it has in all.
+    pub total: Resources,
+    /// total − granted − offered; never below zero.
+    pub free: Resources,
+    /// Ready, and back since this leader took over.
+    pub schedulable: bool,
+}
+
+/// One framework.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameworkView {
+    /// Has a stream.
+    pub connected: bool,
+    /// Wants whole-node offers without claims.
+    pub plain_offers: bool,
+    /// Its roles, and whether each is suppressed.
+    pub roles: BTreeMap<RolePath, bool>,
+    /// By role: granted and offered together. What the fair order counts.
+    pub held: BTreeMap<RolePath, mete_model::quota::Charge>,
+    /// Offered and not answered: what the cap counts.
+    pub offered: mete_model::quota::Charge,
+    /// Halves the cap: 0 = whole, 1 = half … (offers that expired in a row).
+    pub cap_halvings: u32,
+}
+
+/// One role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleView {
+    /// In thousandths; 0 = only what nobody else wants.
+    pub weight_milli: u32,
+}
+
+/// One claim that may wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimView {
+    /// Who is charged.
+    pub role: RolePath,
+    /// What one task needs.
+    pub shape: Shape,
+    /// count − launched − offered.
+    pub remaining: u32,
+    /// Higher first inside the role.
+    pub priority: i32,
+    /// Orders claims of equal priority: lower first (the time of submission in ms).
+    pub submitted: u64,
+}
+
+/// What one framework refused on one agent: hidden until more than this is free there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusalView {
+    /// What was refused.
+    pub resources: Resources,
+}
+
+/// One patch of the view. `None` removes.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// An agent put or removed.
+    Agent(AgentId, Option<AgentView>),
+    /// A framework put or removed; removing takes its claims and refusals along.
+    Framework(FrameworkId, Option<FrameworkView>),
+    /// A role put or removed.
+    Role(RolePath, Option<RoleView>),
+    /// A claim put or removed.
+    Claim(FrameworkId, ClaimId, Option<ClaimView>),
+    /// A refusal put or lifted: by framework, role and agent.
+    Refusal(FrameworkId, RolePath, AgentId, Option<RefusalView>),
+}

@@ -1,0 +1,17 @@
+//! The replicated truth of a cluster.
+//!
+//! A [`Command`] goes in, the [`State`] changes, effects come out. Every replica applies the same
+//! commands in the same order and stays equal to the letter. There is no clock here, no randomness,
+//! no I/O, no logging, no floating point; offers are not known, nor streams, nor how anything is
+//! stored.
+
+#![deny(clippy::arithmetic_side_effects, clippy::float_arithmetic)]
+#![forbid(unsafe_code)]
+
+pub mod command;
+pub mod effect;
+pub mod rejection;
+
+pub use command::{AgentCondition, Caller, Command, Stamped};
+pub use effect::{Change, Effect, ItemVerdict, LaunchVerdict, Outcome, StoreVerdict, Verdict};
+pub use rejection::{FieldFault, Rejection};

@@ -1,0 +1,1 @@
+//! The batch framework: a pure queue in a thin shell.

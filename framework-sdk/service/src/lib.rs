@@ -1,0 +1,1 @@
+//! The service framework: keeps N long-running tasks alive.

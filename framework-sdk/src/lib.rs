@@ -1,0 +1,1 @@
+//! Write a framework: connect, declare demand, take offers, launch, hear what happened.

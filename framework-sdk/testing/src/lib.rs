@@ -1,0 +1,1 @@
+//! A broker in the test process: virtual time, fault scripts, and the conformance suite.

@@ -1,0 +1,1 @@
+//! Conversions between wire messages and the model.

@@ -1,0 +1,3 @@
+//! mete: the single binary.
+
+fn main() {}
