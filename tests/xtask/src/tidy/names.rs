@@ -345,7 +345,7 @@ mod tests {
         ),
         (
             "src/main.rs",
-            "#![expect(unsafe_code, reason = x)]",
+            "let id = unsafe { getpid() };",
             "unsafe code",
         ),
         (

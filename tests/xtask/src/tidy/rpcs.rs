@@ -1,8 +1,8 @@
 //! Every call of the admin API can be made from the command line.
 //!
 //! Calls are read from the service descriptions in `proto/mete/admin/v1`; a call counts as
-//! reachable when the binary's source names its request message. One that has no command on purpose is listed
-//! with a reason as `[[rpc]]` in `tests/xtask/ratchet.toml`.
+//! reachable when the binary's source names its request message. One that has no command on
+//! purpose is listed with a reason as `[[rpc]]` in `tests/xtask/ratchet.toml`.
 
 use super::{Finding, code};
 use crate::toml_subset;
