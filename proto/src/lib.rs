@@ -22,6 +22,7 @@ mod generated {
 pub use generated::mete::*;
 
 pub mod convert;
+pub mod dial;
 
 /// The descriptor set of every package, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
