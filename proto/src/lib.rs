@@ -10,6 +10,7 @@
     missing_debug_implementations,
     unreachable_pub,
     clippy::all,
+    clippy::allow_attributes_without_reason,
     clippy::unwrap_used,
     clippy::wildcard_enum_match_arm,
     clippy::disallowed_types,
