@@ -1,11 +1,13 @@
 //! `cargo xtask docs`: every link of the documentation leads somewhere, every reason code has
-//! its page, and every decision record keeps its form.
+//! its page, every decision record keeps its form, and every invariant of `docs/architecture.md`
+//! names a test that exists.
 //!
 //! Links to other sites are not followed: that needs a network and judges somebody else.
 
 use crate::tidy::{Finding, reasons};
 use crate::tree::{SourceFile, Tree};
 
+const INVARIANTS: &str = "docs/architecture.md";
 const RECORDS: &str = "docs/decisions/";
 const RECORD_PARTS: [&str; 4] = [
     "## Context",
@@ -28,6 +30,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     records(tree, &mut findings);
+    guards(tree, &mut findings);
     findings
 }
 
@@ -130,17 +133,79 @@ fn records(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Each row of an invariant, `| H1 | what | [file](path) `test` |`, names a test that exists.
+fn guards(tree: &Tree, findings: &mut Vec<Finding>) {
+    let Some(page) = tree.files.iter().find(|file| file.path == INVARIANTS) else {
+        findings.push(Finding::at("guards", INVARIANTS, 0, "missing"));
+        return;
+    };
+    let mut any = false;
+    for (number, line) in page
+        .text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| is_invariant(line))
+    {
+        any = true;
+        if let Some(said) = judge_guards(tree, line) {
+            findings.push(Finding::at("guards", INVARIANTS, number + 1, said));
+        }
+    }
+    if !any {
+        findings.push(Finding::at(
+            "guards",
+            INVARIANTS,
+            0,
+            "there are no numbered invariants",
+        ));
+    }
+}
+
+/// The first cell is a capital letter and a number.
+fn is_invariant(line: &str) -> bool {
+    let cell = line
+        .strip_prefix("| ")
+        .and_then(|rest| rest.split_once(" |"));
+    let Some((number, _)) = cell else {
+        return false;
+    };
+    number.starts_with(|c: char| c.is_ascii_uppercase())
+        && number.len() > 1
+        && number[1..].chars().all(|c| c.is_ascii_digit())
+}
+
+fn judge_guards(tree: &Tree, line: &str) -> Option<String> {
+    let guards: Vec<(String, &str)> = line.split("](").skip(1).filter_map(guard).collect();
+    if guards.is_empty() {
+        return Some("names no test: [file](path) `test`".to_owned());
+    }
+    let missing = guards.iter().find(|(path, test)| {
+        let definition = format!("fn {test}(");
+        !tree
+            .text(path)
+            .is_some_and(|text| text.contains(&definition))
+    });
+    missing.map(|(path, test)| format!("{path} has no test '{test}'"))
+}
+
+/// `../path) `test` …` gives path and test.
+fn guard(rest: &str) -> Option<(String, &str)> {
+    let (target, after) = rest.split_once(") `")?;
+    let (test, _) = after.split_once('`')?;
+    Some((resolve(INVARIANTS, target), test))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// What was said about links and records; the sample trees have no codes and no invariants.
     fn said(samples: &[(&str, &str)]) -> String {
         let all = check(&Tree::of(samples));
-        let ours = all
-            .iter()
-            .map(Finding::to_string)
-            .filter(|line| !line.contains("[reasons]"));
-        ours.map(|line| line + "\n").collect()
+        let lines = all.iter().map(|finding| format!("{finding}\n"));
+        lines
+            .filter(|line| line.contains("[links]") || line.contains("[records]"))
+            .collect()
     }
 
     #[test]
@@ -188,5 +253,30 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("has no part '## Options'"), "{said}");
+    }
+
+    #[test]
+    fn an_invariant_without_a_test_or_with_one_that_is_gone_is_refused() {
+        let table = "| | what | guarded by |\n|---|---|---|\n\
+                     | H1 | a | [a](../a.rs) `kept` |\n\
+                     | H2 | b | [a](../a.rs) `gone` |\n\
+                     | H3 | c | reviews |\n";
+        let code = "#[test]\nfn kept() {}\n";
+
+        let all = check(&Tree::of(&[
+            ("docs/architecture.md", table),
+            ("a.rs", code),
+        ]));
+        let said: String = all.iter().map(|finding| format!("{finding}\n")).collect();
+
+        assert!(!said.contains("architecture.md:3:"), "{said}");
+        assert!(
+            said.contains("architecture.md:4: [guards] a.rs has no test 'gone'"),
+            "{said}"
+        );
+        assert!(
+            said.contains("architecture.md:5: [guards] names no test"),
+            "{said}"
+        );
     }
 }
