@@ -1,0 +1,3 @@
+//! One master process: the replicated core, the offers and the services around them.
+
+pub mod rpc;
