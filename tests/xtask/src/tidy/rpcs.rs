@@ -1,7 +1,7 @@
-//! Every call of the admin API can be made from the command line.
+//! Every call that is meant for people can be made from the command line.
 //!
-//! Calls are read from the service descriptions in `proto/mete/admin/v1`; a call counts as
-//! reachable when the binary's source names its request message. One that has no command on
+//! Those are the calls of the admin, explain, events and batch services, read from their
+//! descriptions in `proto/mete`; a call counts as reachable when the binary's source names its request message. One that has no command on
 //! purpose is listed with a reason as `[[rpc]]` in `tests/xtask/ratchet.toml`.
 
 use super::{Finding, code};
@@ -9,7 +9,12 @@ use crate::toml_subset;
 use crate::tree::Tree;
 use std::collections::BTreeSet;
 
-const SERVICES: &str = "proto/mete/admin/v1/";
+const SERVICES: [&str; 4] = [
+    "proto/mete/admin/",
+    "proto/mete/batch/",
+    "proto/mete/events/",
+    "proto/mete/explain/",
+];
 const CALLERS: &str = "src/";
 const LIST: &str = "tests/xtask/ratchet.toml";
 
@@ -20,7 +25,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let mut known = BTreeSet::new();
-    for file in tree.under(SERVICES) {
+    for file in SERVICES.iter().flat_map(|folder| tree.under(folder)) {
         for (number, line) in file.text.lines().enumerate() {
             let Some((name, request)) = rpc(line) else {
                 continue;
@@ -35,9 +40,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     if known.is_empty() {
         findings.push(Finding::at(
             "rpcs",
-            SERVICES,
+            "proto/mete",
             0,
-            "missing: the admin API has no calls",
+            "missing: no service has a call",
         ));
     }
     for name in excepted.difference(&known) {
@@ -121,6 +126,6 @@ mod tests {
         let list = "[[rpc]]\nname = \"Gone\"\nreason = \"only the page needs it\"\n";
 
         assert!(said(check, &[(LIST, list)]).contains("the call Gone does not exist"));
-        assert!(said(check, &[]).contains("the admin API has no calls"));
+        assert!(said(check, &[]).contains("no service has a call"));
     }
 }
