@@ -12,11 +12,10 @@ const MARKS: [&str; 3] = [
     concat!("FIX", "ME"),
     concat!("X", "XX"),
 ];
-const FOLDERS: [&str; 5] = [
+const FOLDERS: [&str; 4] = [
     concat!("/wo", "rk/"),
     concat!("/fa", "rm/"),
     concat!("/ro", "ot/."),
-    concat!("/ho", "me/"),
     concat!("/tmp/", "brief"),
 ];
 const REGISTRIES: [&str; 7] = [

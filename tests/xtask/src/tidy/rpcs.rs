@@ -1,8 +1,9 @@
 //! Every call that is meant for people can be made from the command line.
 //!
 //! Those are the calls of the admin, explain, events and batch services, read from their
-//! descriptions in `proto/mete`; a call counts as reachable when the binary's source names its request message. One that has no command on
-//! purpose is listed with a reason as `[[rpc]]` in `tests/xtask/ratchet.toml`.
+//! descriptions in `proto/mete`. A call counts as reachable when one file of the binary's source
+//! names its request message and its package. One that has no command on purpose is listed with
+//! a reason as `[[rpc]]` in `tests/xtask/ratchet.toml`.
 
 use super::{Finding, code};
 use crate::toml_subset;
@@ -31,7 +32,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 continue;
             };
             known.insert(name.to_owned());
-            if !excepted.contains(name) && !is_named(tree, request) {
+            if !excepted.contains(name) && !is_named(tree, &file.path, request) {
                 let said = format!("no command makes the call {name}: src/ never names {request}");
                 findings.push(Finding::at("rpcs", &file.path, number + 1, said));
             }
@@ -59,11 +60,16 @@ fn rpc(line: &str) -> Option<(&str, &str)> {
     Some((name.trim(), request.rsplit('.').next()?))
 }
 
-fn is_named(tree: &Tree, request: &str) -> bool {
+/// `proto/mete/batch/v1/x.proto` and `ListRequest`: a file with both `batch::` and `ListRequest`.
+fn is_named(tree: &Tree, description: &str, request: &str) -> bool {
+    let package = format!("{}::", description.split('/').nth(2).unwrap_or_default());
+    let names = |text: &str, name: &str| {
+        text.lines()
+            .any(|line| code::mentions(&code::without_strings(line), name))
+    };
     tree.under(CALLERS)
         .filter(|file| file.path.ends_with(".rs"))
-        .flat_map(|file| file.text.lines())
-        .any(|line| code::mentions(&code::without_strings(line), request))
+        .any(|file| names(&file.text, &package) && names(&file.text, request))
 }
 
 fn excepted(tree: &Tree) -> Result<BTreeSet<String>, String> {
@@ -100,7 +106,7 @@ mod tests {
                 check,
                 &[
                     (FILE, PROTO),
-                    ("src/cli/node.rs", "c.list(NodesRequest {})\n")
+                    ("src/cli/node.rs", "use p::admin::v1::NodesRequest;\n")
                 ]
             ),
             ""
@@ -114,7 +120,7 @@ mod tests {
             check,
             &[
                 (FILE, PROTO),
-                ("src/cli/node.rs", "c.list(OldNodesRequest {})\n"),
+                ("src/cli/node.rs", "use p::batch::v1::NodesRequest;\n"),
             ],
         );
 
