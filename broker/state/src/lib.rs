@@ -10,8 +10,17 @@
 
 pub mod command;
 pub mod effect;
+pub mod record;
 pub mod rejection;
+pub mod snapshot;
+pub mod texts;
 
 pub use command::{AgentCondition, Caller, Command, Stamped};
 pub use effect::{Change, Effect, ItemVerdict, LaunchVerdict, Outcome, StoreVerdict, Verdict};
+pub use record::{
+    Agent, ClaimRecord, EndedRun, Framework, Kill, Meta, Role, Run, StoreRecord, StoredVerdict,
+    Tombstone,
+};
 pub use rejection::{FieldFault, Rejection};
+pub use snapshot::{BadParts, Part};
+pub use texts::Texts;
