@@ -8,7 +8,7 @@ usage: cargo xtask <command>
   ci [--all] [--only STEP]... [--skip STEP]...
                         every check; what this machine cannot run is skipped loudly
                         --all    a skip is a failure
-                        steps: fmt tidy docs audit clippy tests rustdoc
+                        steps: fmt tidy docs audit clippy lean tests rustdoc
   tidy                  the rules of the house: floors, names, sizes, words
   docs                  links and pages of the documentation
   audit                 licences, sources and advisory exceptions of the dependencies
@@ -131,6 +131,13 @@ mod tests {
     #[test]
     fn all_together_with_a_choice_of_steps_is_refused() {
         assert!(parse(&words("ci --all --skip tests")).is_err());
+    }
+
+    #[test]
+    fn the_usage_names_every_step() {
+        for name in crate::ci::step_names() {
+            assert!(USAGE.contains(&format!(" {name}")), "{name}");
+        }
     }
 
     #[test]

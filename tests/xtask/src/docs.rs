@@ -9,6 +9,7 @@ use crate::tree::{SourceFile, Tree};
 
 const INVARIANTS: &str = "docs/architecture.md";
 const RECORDS: &str = "docs/decisions/";
+const RECORD_INDEX: &str = "docs/decisions/README.md";
 const RECORD_PARTS: [&str; 4] = [
     "## Context",
     "## Options",
@@ -112,12 +113,17 @@ fn has_heading(text: &str, anchor: &str) -> bool {
 }
 
 fn records(tree: &Tree, findings: &mut Vec<Finding>) {
+    let index = tree.text(RECORD_INDEX).unwrap_or_default();
     let mut numbers: Vec<&str> = Vec::new();
     for file in tree
         .under(RECORDS)
-        .filter(|file| file.path.ends_with(".md"))
+        .filter(|file| file.path.ends_with(".md") && file.path != RECORD_INDEX)
     {
         let name = &file.path[RECORDS.len()..];
+        if !index.contains(&format!("]({name})")) {
+            let said = format!("the record is not listed in {RECORD_INDEX}");
+            findings.push(Finding::at("records", &file.path, 0, said));
+        }
         let number = name.split('-').next().unwrap_or_default();
         if number.len() != 4 || number.parse::<u16>().is_err() || numbers.contains(&number) {
             let said = "a record is named NNNN-title.md, with a number of its own";
@@ -244,10 +250,15 @@ mod tests {
     fn a_record_without_its_parts_or_with_a_taken_number_is_refused() {
         let whole = RECORD_PARTS.join("\n\n");
         let good = ("docs/decisions/0001-a.md", whole.as_str());
-        assert_eq!(said(&[good]), "");
+        let index = (RECORD_INDEX, "[1](0001-a.md)\n");
+        assert_eq!(said(&[good, index]), "");
 
-        let said = said(&[good, ("docs/decisions/0001-b.md", "## Context\n")]);
+        let said = said(&[good, index, ("docs/decisions/0001-b.md", "## Context\n")]);
 
+        assert!(
+            said.contains("0001-b.md: [records] the record is not listed"),
+            "{said}"
+        );
         assert!(
             said.contains("0001-b.md: [records] a record is named"),
             "{said}"

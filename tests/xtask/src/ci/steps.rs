@@ -42,6 +42,11 @@ pub(crate) const STEPS: &[Step] = &[
         run: clippy,
     },
     Step {
+        name: "lean",
+        what: "the agent builds without its Linux rooms",
+        run: lean,
+    },
+    Step {
         name: "tests",
         what: "every test of the workspace",
         run: tests,
@@ -79,6 +84,18 @@ fn clippy(context: &Context<'_>) -> Result<Outcome, String> {
         "warnings",
     ];
     cargo_step(context, &args, &[], "see the lints above")
+}
+
+/// The workspace's other steps build the agent with its feature `node`; integrators do not.
+fn lean(context: &Context<'_>) -> Result<Outcome, String> {
+    let args = [
+        "check",
+        "--locked",
+        "--package",
+        "mete-agent",
+        "--no-default-features",
+    ];
+    cargo_step(context, &args, &[], "something outside `node` needs Linux")
 }
 
 fn tests(context: &Context<'_>) -> Result<Outcome, String> {

@@ -5,6 +5,7 @@
 //! says why each exists. What may stand in spite of a rule is listed with a reason, in
 //! `tests/xtask/ratchet.toml` (sizes) and `tests/xtask/words.toml` (words).
 
+mod claims;
 mod clippy_files;
 pub(crate) mod code;
 mod commands;
@@ -62,6 +63,7 @@ impl fmt::Display for Finding {
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 const RULES: &[Rule] = &[
+    claims::check,
     clippy_files::check,
     commands::check,
     dependencies::check,
