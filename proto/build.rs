@@ -20,6 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     tonic_prost_build::configure()
         .bytes(".")
+        // In key order: equal messages have equal bytes, and the model keeps the same maps.
+        .btree_map(".")
         .include_file("mete.rs")
         .compile_fds(descriptors)?;
     Ok(())
