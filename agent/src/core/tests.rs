@@ -1,0 +1,311 @@
+//! The core alone: events in, actions out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mete_model::{
+    AgentId, Code, CpuSet, Exit, FrameworkId, GrantId, Inventory, MilliCpu, Resources, RunId, Span,
+    Status, TaskId, TaskPhase, TaskSpec, Timestamp,
+};
+use proptest::prelude::*;
+use uuid::Uuid;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp(1_000);
+
+fn key(task: &str) -> RunKey {
+    let task = TaskId::new(task).expect("a good task id");
+    RunKey { framework: FrameworkId(Uuid::from_u128(7)), run: RunId::new(task, 1) }
+}
+
+fn start_on(task: &str, cores: &str) -> StartTask {
+    let cores: CpuSet = cores.parse().expect("a set");
+    StartTask {
+        key: key(task),
+        grant: GrantId(1),
+        resources: Resources { cpu: MilliCpu(1000), cores, ..Resources::default() },
+        spec: Arc::new(TaskSpec { command: vec!["true".to_owned()], ..TaskSpec::default() }),
+        environment: BTreeMap::new(),
+        labels: BTreeMap::new(),
+        role: None,
+        framework_name: "f".to_owned(),
+    }
+}
+
+fn agent() -> AgentCore {
+    let cores: CpuSet = "0-3".parse().expect("a set");
+    let total = Resources { cpu: MilliCpu(4000), cores, ..Resources::default() };
+    let mut core = AgentCore::new(Inventory { total, ..Inventory::default() });
+    core.step(welcome(), NOW);
+    core
+}
+
+fn welcome() -> Event {
+    Event::Welcome { agent: AgentId(Uuid::from_u128(1)), discard: Vec::new() }
+}
+
+fn started(task: &str) -> Event {
+    Event::Started { key: key(task), at: NOW }
+}
+
+fn ended(task: &str, ending: Ending, stop_asked: bool) -> Event {
+    let mut end = RunEnd::bare(ending);
+    end.stop_asked = stop_asked;
+    Event::Ended { key: key(task), end }
+}
+
+fn kill(task: &str, grace: Option<u64>) -> Event {
+    Event::Kill(KillTask {
+        key: key(task),
+        grace: grace.map(Span),
+        reason: Code::KilledByFramework,
+    })
+}
+
+fn sent(actions: &[Action]) -> Vec<Status> {
+    actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Send(list) => Some(list.iter().map(|(_, status)| status.clone())),
+            Action::Record(_)
+            | Action::Prepare(_)
+            | Action::Stop { .. }
+            | Action::Adopt(_)
+            | Action::Release(_)
+            | Action::SendInventory(_) => None,
+        })
+        .flatten()
+        .collect()
+}
+
+fn prepares(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Prepare(_))).count()
+}
+
+#[test]
+fn a_start_is_recorded_before_it_is_prepared_and_a_second_one_changes_nothing() {
+    let mut core = agent();
+
+    let actions = core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
+    assert!(matches!(actions[0], Action::Record(Record::Run { .. })), "{actions:?}");
+    assert!(matches!(actions[1], Action::Prepare(_)), "{actions:?}");
+
+    assert_eq!(core.step(Event::Start(Box::new(start_on("t", ""))), NOW), []);
+}
+
+#[test]
+fn statuses_are_numbered_and_repeated_at_the_next_welcome_until_confirmed() {
+    let mut core = agent();
+    core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
+    core.step(started("t"), NOW);
+    core.step(ended("t", Ending::Code(7), false), NOW);
+    core.step(Event::LinkLost, NOW);
+
+    let again = sent(&core.step(welcome(), NOW));
+    let story: Vec<_> = again.iter().map(|s| (s.sequence, s.phase, s.reason, s.exit)).collect();
+    assert_eq!(
+        story,
+        [
+            (1, TaskPhase::Running, None, None),
+            (2, TaskPhase::Failed, Some(Code::ExitCode), Some(Exit::Code(7))),
+        ]
+    );
+
+    core.step(Event::Forget { key: key("t"), sequence: 2 }, NOW);
+    assert_eq!(core.held(), []);
+    assert_eq!(sent(&core.step(welcome(), NOW)), []);
+}
+
+#[test]
+fn a_kill_that_overtakes_its_start_ends_the_run_once_and_for_all() {
+    let mut core = agent();
+
+    let told = sent(&core.step(kill("t", None), NOW));
+    assert_eq!((told[0].phase, told[0].reason), (TaskPhase::Killed, Some(Code::KilledByFramework)));
+
+    let actions = core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
+    assert_eq!(prepares(&actions), 0, "a killed run must never start");
+}
+
+#[test]
+fn a_later_kill_may_shorten_the_grace_and_never_lengthens_it() {
+    let mut core = agent();
+    core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
+    core.step(started("t"), NOW);
+
+    let first = core.step(kill("t", Some(5_000)), NOW);
+    assert!(first.contains(&Action::Stop { key: key("t"), grace: Span(5_000) }));
+    assert_eq!(core.step(kill("t", Some(9_000)), NOW), []);
+    let shorter = core.step(kill("t", Some(100)), NOW);
+    assert!(shorter.contains(&Action::Stop { key: key("t"), grace: Span(100) }));
+
+    let told = sent(&core.step(ended("t", Ending::Signal(15), true), NOW));
+    assert_eq!(told[0].phase, TaskPhase::Killed);
+}
+
+#[test]
+fn a_run_that_ended_by_itself_before_the_kill_keeps_its_own_end() {
+    let mut core = agent();
+    core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
+    core.step(started("t"), NOW);
+    core.step(kill("t", None), NOW);
+    let told = sent(&core.step(ended("t", Ending::Code(0), false), NOW));
+    assert_eq!(told[0].phase, TaskPhase::Finished);
+}
+
+#[test]
+fn a_core_is_never_doubled_a_start_waits_until_a_discarded_holder_is_gone() {
+    let mut core = agent();
+    core.step(Event::Start(Box::new(start_on("old", "2"))), NOW);
+    core.step(started("old"), NOW);
+    core.step(Event::Discard(key("old")), NOW);
+
+    let actions = core.step(Event::Start(Box::new(start_on("new", "1-2"))), NOW);
+    assert_eq!(prepares(&actions), 0, "core 2 is still in use: {actions:?}");
+
+    let actions = core.step(ended("old", Ending::Signal(15), true), NOW);
+    assert_eq!(prepares(&actions), 1, "core 2 is free now: {actions:?}");
+    assert_eq!(sent(&actions), [], "nobody hears of a discarded run");
+}
+
+#[test]
+fn disk_pressure_refuses_new_launches_and_leaves_running_ones_alone() {
+    let mut core = agent();
+    core.step(Event::Start(Box::new(start_on("a", ""))), NOW);
+    core.step(started("a"), NOW);
+    core.step(Event::DiskPressure(Some("3 MiB left".to_owned())), NOW);
+
+    let told = sent(&core.step(Event::Start(Box::new(start_on("b", ""))), NOW));
+    assert_eq!((told[0].phase, told[0].reason), (TaskPhase::Refused, Some(Code::DiskPressure)));
+    assert_eq!(core.live_runs(), 1);
+
+    core.step(Event::DiskPressure(None), NOW);
+    let actions = core.step(Event::Start(Box::new(start_on("c", ""))), NOW);
+    assert_eq!(prepares(&actions), 1);
+}
+
+#[test]
+fn names_that_the_machine_lacks_are_refused_and_named() {
+    let mut core = agent();
+    let told = sent(&core.step(Event::Start(Box::new(start_on("t", "9"))), NOW));
+    assert_eq!(told[0].phase, TaskPhase::Refused);
+    assert!(told[0].message.contains("cores 9"), "{}", told[0].message);
+}
+
+#[test]
+fn an_agent_that_lost_its_memory_numbers_its_statuses_above_what_the_broker_has() {
+    let mut core = AgentCore::new(Inventory::default());
+    let orphan = Found {
+        key: key("t"),
+        start: Some(start_on("t", "")),
+        state: FoundState::Adoptable,
+    };
+    core.restore(Vec::new(), vec![orphan], false, NOW);
+    core.step(welcome(), NOW);
+    core.step(ended("t", Ending::Code(0), false), NOW);
+
+    let told = sent(&core.step(Event::Forget { key: key("t"), sequence: 5 }, NOW));
+    assert_eq!((told[0].sequence, told[0].phase), (6, TaskPhase::Finished));
+}
+
+fn recorded(phase: TaskPhase, kill: Option<Record>) -> RecordedRun {
+    RecordedRun {
+        start: start_on("t", ""),
+        phase,
+        next_sequence: 1,
+        unconfirmed: Vec::new(),
+        kill,
+    }
+}
+
+#[test]
+fn after_a_restart_a_live_run_is_adopted_and_nothing_is_told() {
+    let mut core = AgentCore::new(Inventory::default());
+    let found = Found { key: key("t"), start: None, state: FoundState::Adoptable };
+    let run = recorded(TaskPhase::Running, None);
+    let actions = core.restore(vec![run], vec![found], false, NOW);
+    assert_eq!(actions, [Action::Adopt(key("t"))]);
+}
+
+#[test]
+fn after_a_restart_a_recorded_start_without_a_trace_is_done_but_never_a_second_time() {
+    let mut core = AgentCore::new(Inventory::default());
+    let staged = core.restore(vec![recorded(TaskPhase::Staging, None)], Vec::new(), false, NOW);
+    assert_eq!(prepares(&staged), 1);
+
+    let mut core = AgentCore::new(Inventory::default());
+    let ran = core.restore(vec![recorded(TaskPhase::Running, None)], Vec::new(), false, NOW);
+    assert_eq!(prepares(&ran), 0, "it may have run: {ran:?}");
+    assert_eq!(core.held()[0].phase, TaskPhase::Failed);
+}
+
+#[test]
+fn after_a_reboot_every_run_is_lost_and_none_is_looked_for() {
+    let mut core = AgentCore::new(Inventory::default());
+    let actions = core.restore(vec![recorded(TaskPhase::Running, None)], Vec::new(), true, NOW);
+    assert_eq!(prepares(&actions), 0);
+    assert!(!actions.contains(&Action::Adopt(key("t"))));
+    assert_eq!(core.held()[0].phase, TaskPhase::Lost);
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let task = prop::sample::select(vec!["a", "b", "c"]);
+    (task, 0_u8..9, 0_u64..6).prop_map(|(task, kind, number)| match kind {
+        0 => welcome(),
+        1 => Event::LinkLost,
+        2 => Event::Start(Box::new(start_on(task, if number > 2 { "1" } else { "" }))),
+        3 => kill(task, Some(number)),
+        4 => Event::Discard(key(task)),
+        5 => Event::Forget { key: key(task), sequence: number },
+        6 => started(task),
+        7 => ended(task, Ending::Code(u8::try_from(number).unwrap_or(0)), number > 3),
+        _ => Event::Tick,
+    })
+}
+
+proptest! {
+    /// Whatever happens, in whatever order: a run's phases only move forward, its numbers only
+    /// rise, nothing follows its end, and no core is with two runs at a time.
+    #[test]
+    fn any_history_keeps_the_promises(events in prop::collection::vec(any_event(), 1..60)) {
+        let mut core = agent();
+        let mut last: BTreeMap<String, (u64, TaskPhase)> = BTreeMap::new();
+        let mut now = NOW;
+        for event in events {
+            now = now.after(Span(700));
+            let repeats = matches!(event, Event::Welcome { .. } | Event::Forget { .. });
+            let dropped = match &event {
+                Event::Forget { key, .. } | Event::Discard(key) => Some(key.run.to_string()),
+                Event::Ended { key, .. } => Some(key.run.to_string()),
+                _ => None,
+            };
+            let actions = core.step(event, now);
+            for status in sent(&actions) {
+                let run = status.run.to_string();
+                let (sequence, phase) = last.get(&run).copied().unwrap_or((0, TaskPhase::Staging));
+                if status.sequence > sequence {
+                    prop_assert!(
+                        phase.may_become(status.phase) || (repeats && phase == status.phase),
+                        "{run}: {phase} -> {}", status.phase
+                    );
+                    last.insert(run, (status.sequence, status.phase));
+                } else {
+                    prop_assert!(repeats, "{run} repeats number {}", status.sequence);
+                }
+            }
+            if let Some(run) = dropped && !core.held().iter().any(|h| h.key.run.to_string() == run) {
+                last.remove(&run);
+            }
+            let mut cores = CpuSet::new();
+            for row in core.ledger() {
+                let waits = core.tasks[&row.key].waiting;
+                if !row.phase.is_terminal() && !waits {
+                    let twice = cores.intersection(&row.resources.cores);
+                    prop_assert!(twice.is_empty(), "cores {twice} are with two runs");
+                    cores = cores.union(&row.resources.cores);
+                }
+            }
+        }
+    }
+}
