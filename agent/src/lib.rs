@@ -1,9 +1,15 @@
 //! One node: what it has, what runs on it, and what the broker must hear.
 //!
-//! [`core`] is a pure value that decides; `driver` is the loop around it; `link` is the one stream
-//! to the leader. A `Host` makes it real: the Linux rooms behind the feature `node`, or `fake`,
-//! which needs no Linux. The crate knows no quota, no offers and no Raft.
-
-#![deny(clippy::arithmetic_side_effects)]
+//! [`core`] is a pure value that decides; [`driver`] is the loop around it; [`link`] is the one
+//! stream to the leader. A [`driver::Host`] makes it real: the Linux rooms behind the feature
+//! `node`, or [`fake`], which needs no Linux. The crate knows no quota, no offers and no Raft.
 
 pub mod core;
+pub mod driver;
+pub mod fake;
+pub mod link;
+
+#[cfg(feature = "node")]
+pub mod checkpoint;
+#[cfg(feature = "node")]
+pub mod records;

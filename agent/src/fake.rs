@@ -1,0 +1,198 @@
+//! A whole agent without Linux: the real core, loop and link over a host that only pretends.
+//!
+//! Used by `mete dev --fake`, the benches and the test broker. Resources and devices are what the
+//! configuration says; tasks run for as long as their spec's `fake` part says and end as it says.
+//! Nothing is durable: a fake agent that stops has lost everything, like a wiped node, unless its
+//! owner keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use mete_model::{Inventory, NodeKey, Span, TaskSpec, Timestamp, Usage};
+use mete_proto::dial::SharedDial;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::core::{AgentCore, Ending, Event, Record, RunEnd, RunKey, StartTask};
+use crate::driver::{AgentState, Host, Wiring, drive};
+use crate::link::{Identity, LinkSettings, link};
+
+/// What a fake agent is.
+#[derive(Clone, Debug)]
+pub struct FakeAgent {
+    /// Its identity.
+    pub node_key: NodeKey,
+    /// Its name.
+    pub node_name: String,
+    /// What it pretends to have.
+    pub inventory: Inventory,
+    /// Where masters may be, `host:port` each.
+    pub masters: Vec<String>,
+    /// How to reach them.
+    pub dial: SharedDial,
+    /// From start to running.
+    pub start_delay: Duration,
+    /// Between beacons.
+    pub beacon: Duration,
+    /// The clock: milliseconds since the epoch. Virtual in tests.
+    pub clock: fn() -> Timestamp,
+}
+
+impl FakeAgent {
+    /// Runs until `shutdown`.
+    pub async fn run(
+        self,
+        state: watch::Sender<AgentState>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) {
+        let (to_link, from_driver) = mpsc::channel(64);
+        let (to_driver, from_link) = mpsc::channel(64);
+        let (_asker, questions) = mpsc::channel(1);
+        let identity = Identity { node_key: self.node_key, node_name: self.node_name };
+        let settings = LinkSettings::new(self.masters, self.dial);
+        let linking = link(identity, settings, to_driver, from_driver);
+        let core = AgentCore::new(self.inventory);
+        let host = FakeHost::new(self.start_delay, self.clock);
+        let wiring = Wiring { from_link, to_link, state, questions };
+        tokio::select! {
+            () = linking => {}
+            result = drive(core, host, Vec::new(), wiring, self.beacon, shutdown) => {
+                debug_assert!(result.is_ok(), "a fake host keeps nothing, so nothing can fail");
+            }
+        }
+    }
+}
+
+/// The wall clock, for fakes outside tests.
+#[must_use]
+pub fn wall_clock() -> Timestamp {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// What happens to a pretended run next.
+#[derive(Debug)]
+enum Step {
+    Start(StartTask),
+    End(RunKey, RunEnd),
+}
+
+/// A host that pretends.
+#[derive(Debug)]
+struct FakeHost {
+    start_delay: Duration,
+    clock: fn() -> Timestamp,
+    steps: BTreeMap<(Instant, u64), Step>,
+    counter: u64,
+    /// Runs that are not over, with the moment they began.
+    live: BTreeMap<RunKey, Timestamp>,
+    /// Told to stop: their own end is void.
+    stopped: BTreeSet<RunKey>,
+}
+
+impl FakeHost {
+    fn new(start_delay: Duration, clock: fn() -> Timestamp) -> Self {
+        Self {
+            start_delay,
+            clock,
+            steps: BTreeMap::new(),
+            counter: 0,
+            live: BTreeMap::new(),
+            stopped: BTreeSet::new(),
+        }
+    }
+
+    fn after(&mut self, delay: Duration, step: Step) {
+        let at = Instant::now().checked_add(delay).unwrap_or_else(Instant::now);
+        self.counter = self.counter.saturating_add(1);
+        self.steps.insert((at, self.counter), step);
+    }
+
+    /// Plays one step; `None` when it means nothing any more.
+    fn play(&mut self, step: Step) -> Option<Event> {
+        match step {
+            Step::Start(start) => {
+                if !self.live.contains_key(&start.key) || self.stopped.contains(&start.key) {
+                    return None;
+                }
+                let at = (self.clock)();
+                self.live.insert(start.key.clone(), at);
+                if let Some((delay, end)) = own_end(&start.spec) {
+                    self.after(delay, Step::End(start.key.clone(), end));
+                }
+                Some(Event::Started { key: start.key, at })
+            }
+            Step::End(key, mut end) => {
+                if self.stopped.contains(&key) && !end.stop_asked {
+                    return None;
+                }
+                let began = self.live.remove(&key)?;
+                self.stopped.remove(&key);
+                let now = (self.clock)();
+                end.at = Some(now);
+                let wall_ms = now.since(began).0;
+                end.usage = Some(Usage { cpu_ms: wall_ms, wall_ms, ..Usage::default() });
+                Some(Event::Ended { key, end })
+            }
+        }
+    }
+}
+
+/// When and how the task ends by itself: its pretended run, or its time limit before that.
+fn own_end(spec: &TaskSpec) -> Option<(Duration, RunEnd)> {
+    let run = spec.fake.run;
+    let limit = spec.time_limit.filter(|limit| run == Span::ZERO || *limit < run);
+    if let Some(limit) = limit {
+        let mut end = RunEnd::bare(Ending::Signal(15));
+        end.time_limit = true;
+        return Some((limit.into(), end));
+    }
+    (run != Span::ZERO)
+        .then(|| (run.into(), RunEnd::bare(Ending::Code(spec.fake.exit_code))))
+}
+
+impl Host for FakeHost {
+    async fn record(&mut self, _records: Vec<Record>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn prepare(&mut self, start: StartTask) {
+        self.live.insert(start.key.clone(), (self.clock)());
+        self.after(self.start_delay, Step::Start(start));
+    }
+
+    fn stop(&mut self, key: &RunKey, _grace: Span) {
+        if self.live.contains_key(key) && self.stopped.insert(key.clone()) {
+            let mut end = RunEnd::bare(Ending::Signal(15));
+            end.stop_asked = true;
+            self.after(Duration::ZERO, Step::End(key.clone(), end));
+        }
+    }
+
+    fn adopt(&mut self, _key: &RunKey) {}
+
+    fn release(&mut self, key: &RunKey) {
+        self.live.remove(key);
+        self.stopped.remove(key);
+    }
+
+    async fn next(&mut self) -> Event {
+        loop {
+            let Some((at, _)) = self.steps.keys().next().copied() else {
+                return std::future::pending().await;
+            };
+            tokio::time::sleep_until(at).await;
+            if let Some((_, step)) = self.steps.pop_first()
+                && let Some(event) = self.play(step)
+            {
+                return event;
+            }
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+}

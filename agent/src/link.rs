@@ -1,0 +1,328 @@
+//! One stream to the leader: opened, kept, and opened again.
+//!
+//! It tries the masters in turn, follows a redirect at once, and waits with full jitter between
+//! failures. It owns no truth: everything it loses is sent again by the core at the next welcome,
+//! or by the leader. While there is no stream it throws away what the loop wants to send, so the
+//! loop never waits for a network.
+
+mod wire;
+
+use std::time::Duration;
+
+use mete_model::{FrameworkId, Inventory, NodeKey, Status};
+use mete_proto::agent::v1::agent_service_client::AgentServiceClient;
+use mete_proto::agent::v1::{AgentMessage, MasterMessage, agent_message, master_message};
+use mete_proto::dial::SharedDial;
+use rand::RngExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use crate::core::Event;
+use crate::driver::Hello;
+
+/// Messages on their way to the master at the most.
+const MOST_UNSENT: usize = 64;
+
+/// Shortest and longest wait between attempts.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
+/// Silence after which a stream is dead. The master's beacon comes every 3 s.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// Longest wait for the answer to the first message: a master holds it up to 2 s.
+const WELCOME: Duration = Duration::from_secs(10);
+
+/// Largest message in either direction.
+const MOST_BYTES: usize = 4 << 20;
+
+/// Who this agent is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Made at the first start and kept.
+    pub node_key: NodeKey,
+    /// Unique among the nodes of a cluster.
+    pub node_name: String,
+}
+
+/// Where masters are and how to reach them.
+#[derive(Clone, Debug)]
+pub struct LinkSettings {
+    masters: Vec<String>,
+    dial: SharedDial,
+}
+
+impl LinkSettings {
+    /// Masters as `host:port`, tried in this order at first.
+    #[must_use]
+    pub fn new(masters: Vec<String>, dial: SharedDial) -> Self {
+        Self { masters, dial }
+    }
+}
+
+/// What the link brings to the loop.
+#[derive(Debug)]
+pub enum FromLink {
+    /// A stream is being opened: what is the first message?
+    HelloWanted(oneshot::Sender<Hello>),
+    /// Things that happened, in order.
+    Events(Vec<Event>),
+}
+
+/// What the loop gives to the link.
+#[derive(Debug)]
+pub enum ToLink {
+    /// Statuses, in order per run.
+    Statuses(Vec<(FrameworkId, Status)>),
+    /// The machine has changed.
+    Inventory(Box<Inventory>),
+    /// The loop turns.
+    Beacon(u64),
+}
+
+/// How a stream ended.
+enum End {
+    /// Go there at once.
+    Redirect(String),
+    /// Try again, not before this.
+    Later(Option<Duration>),
+    /// The loop is gone.
+    Closed,
+}
+
+/// Keeps a stream open until the loop drops its ends.
+pub async fn link(
+    identity: Identity,
+    settings: LinkSettings,
+    to_driver: mpsc::Sender<FromLink>,
+    mut from_driver: mpsc::Receiver<ToLink>,
+) {
+    let mut failures: u32 = 0;
+    let mut next_master: usize = 0;
+    let mut redirect: Option<String> = None;
+    let mut redirects: u32 = 0;
+    loop {
+        let address = redirect.take().or_else(|| {
+            let at = next_master.checked_rem(settings.masters.len())?;
+            next_master = next_master.wrapping_add(1);
+            settings.masters.get(at).cloned()
+        });
+        let Some(address) = address else { return };
+        let mut welcomed = false;
+        let stream = stream(&identity, &settings, &address, &to_driver, &mut from_driver);
+        let end = stream.await.unwrap_or_else(|(end, was_welcomed)| {
+            welcomed = was_welcomed;
+            end
+        });
+        if welcomed {
+            failures = 0;
+            redirects = 0;
+            if to_driver.send(FromLink::Events(vec![Event::LinkLost])).await.is_err() {
+                return;
+            }
+        }
+        let wait = match end {
+            End::Closed => return,
+            // Two masters that point at each other must not make a busy loop.
+            End::Redirect(to) if redirects < 3 => {
+                redirects = redirects.saturating_add(1);
+                redirect = Some(to);
+                continue;
+            }
+            End::Redirect(_) => {
+                redirects = 0;
+                None
+            }
+            End::Later(wait) => wait,
+        };
+        failures = failures.saturating_add(1);
+        let wait = wait.unwrap_or_default().max(jittered(failures));
+        if !discarding(&mut from_driver, tokio::time::sleep(wait)).await.1 {
+            return;
+        }
+    }
+}
+
+/// Full jitter: anywhere between the shortest wait and a cap that doubles with each failure.
+fn jittered(failures: u32) -> Duration {
+    let cap = BACKOFF.0.saturating_mul(1_u32 << failures.min(10)).min(BACKOFF.1);
+    rand::rng().random_range(BACKOFF.0..=cap.max(BACKOFF.0))
+}
+
+/// Waits for `future` while throwing away what the loop sends. False when the loop is gone.
+async fn discarding<T>(
+    from_driver: &mut mpsc::Receiver<ToLink>,
+    future: impl Future<Output = T>,
+) -> (Option<T>, bool) {
+    let mut future = std::pin::pin!(future);
+    loop {
+        tokio::select! {
+            value = &mut future => return (Some(value), true),
+            message = from_driver.recv() => if message.is_none() { return (None, false) },
+        }
+    }
+}
+
+type Ended = (End, bool);
+
+/// One stream, from dialling to its end; whether it was welcomed comes with the end.
+async fn stream(
+    identity: &Identity,
+    settings: &LinkSettings,
+    address: &str,
+    to_driver: &mpsc::Sender<FromLink>,
+    from_driver: &mut mpsc::Receiver<ToLink>,
+) -> Result<End, Ended> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| {
+        tracing::debug!(address, %error, "{what}");
+        (End::Later(None), false)
+    };
+    let opening = open(identity, settings, address, to_driver);
+    let (opened, alive) = discarding(from_driver, tokio::time::timeout(WELCOME, opening)).await;
+    if !alive {
+        return Ok(End::Closed);
+    }
+    let (sender, mut incoming) = match opened {
+        Some(Ok(Ok(opened))) => opened,
+        Some(Ok(Err(OpenError::DriverGone))) => return Ok(End::Closed),
+        Some(Ok(Err(OpenError::Status(status)))) => {
+            return match wire::leader_of(&status) {
+                Some(leader) => Err((End::Redirect(leader), false)),
+                None => Err((End::Later(wire::retry_after(&status)), false)),
+            };
+        }
+        Some(Ok(Err(OpenError::Dial(error)))) => return Err(failed("no master there", &error)),
+        Some(Err(late)) => return Err(failed("the master does not answer", &late)),
+        None => return Ok(End::Closed),
+    };
+    let mut welcomed = false;
+    loop {
+        let wait = if welcomed { SILENCE } else { WELCOME };
+        tokio::select! {
+            message = tokio::time::timeout(wait, incoming.message()) => {
+                let message = match message {
+                    Ok(Ok(Some(message))) => message,
+                    Ok(Ok(None)) => return Err((End::Later(None), welcomed)),
+                    Ok(Err(status)) => return Err(match wire::leader_of(&status) {
+                        Some(leader) => (End::Redirect(leader), welcomed),
+                        None => (End::Later(wire::retry_after(&status)), welcomed),
+                    }),
+                    Err(_silence) => return Err((End::Later(None), welcomed)),
+                };
+                match receive(message, address) {
+                    Received::Events(events) => {
+                        welcomed = welcomed
+                            || events.iter().any(|event| matches!(event, Event::Welcome { .. }));
+                        match forward(events, to_driver, from_driver, &sender).await {
+                            Forwarded::Done => {}
+                            Forwarded::Stalled => return Err((End::Later(None), welcomed)),
+                            Forwarded::Closed => return Ok(End::Closed),
+                        }
+                    }
+                    Received::End(end) => return Err((end, welcomed)),
+                }
+            }
+            message = from_driver.recv() => {
+                let Some(message) = message else { return Ok(End::Closed) };
+                if sender.send(wire::outgoing(message)).await.is_err() {
+                    return Err((End::Later(None), welcomed));
+                }
+            }
+        }
+    }
+}
+
+/// How handing over ended.
+enum Forwarded {
+    Done,
+    /// The master takes nothing: the stream is given up, the next welcome repeats what is lost.
+    Stalled,
+    Closed,
+}
+
+/// Hands events to the loop without ever stopping to take what the loop sends: both queues are
+/// bounded, and each waiting for the other would be the end of both.
+async fn forward(
+    events: Vec<Event>,
+    to_driver: &mpsc::Sender<FromLink>,
+    from_driver: &mut mpsc::Receiver<ToLink>,
+    sender: &mpsc::Sender<AgentMessage>,
+) -> Forwarded {
+    let mut stalled = false;
+    let mut handing = std::pin::pin!(to_driver.send(FromLink::Events(events)));
+    loop {
+        tokio::select! {
+            result = &mut handing => return match (result, stalled) {
+                (Err(_), _) => Forwarded::Closed,
+                (Ok(()), true) => Forwarded::Stalled,
+                (Ok(()), false) => Forwarded::Done,
+            },
+            message = from_driver.recv() => {
+                let Some(message) = message else { return Forwarded::Closed };
+                stalled = sender.try_send(wire::outgoing(message)).is_err() || stalled;
+            }
+        }
+    }
+}
+
+enum OpenError {
+    DriverGone,
+    Dial(tonic::transport::Error),
+    Status(tonic::Status),
+}
+
+type Opened = (mpsc::Sender<AgentMessage>, Streaming<MasterMessage>);
+
+async fn open(
+    identity: &Identity,
+    settings: &LinkSettings,
+    address: &str,
+    to_driver: &mpsc::Sender<FromLink>,
+) -> Result<Opened, OpenError> {
+    let channel = settings.dial.dial(address).await.map_err(OpenError::Dial)?;
+    let (answer, hello) = oneshot::channel();
+    to_driver
+        .send(FromLink::HelloWanted(answer))
+        .await
+        .map_err(|_closed| OpenError::DriverGone)?;
+    let hello = hello.await.map_err(|_closed| OpenError::DriverGone)?;
+    let (sender, outgoing) = mpsc::channel(MOST_UNSENT);
+    let first = AgentMessage {
+        message: Some(agent_message::Message::Hello(wire::hello(identity, &hello))),
+    };
+    // The channel is new and empty: it has room.
+    let _ = sender.try_send(first);
+    let mut client = AgentServiceClient::new(channel)
+        .max_decoding_message_size(MOST_BYTES)
+        .max_encoding_message_size(MOST_BYTES);
+    let response =
+        client.link(ReceiverStream::new(outgoing)).await.map_err(OpenError::Status)?;
+    Ok((sender, response.into_inner()))
+}
+
+enum Received {
+    Events(Vec<Event>),
+    End(End),
+}
+
+fn receive(message: MasterMessage, address: &str) -> Received {
+    match message.message {
+        Some(master_message::Message::Redirect(redirect)) => {
+            tracing::info!(
+                address,
+                code = %redirect.code,
+                detail = %redirect.detail,
+                to = %redirect.leader_address,
+                "the master ends the stream"
+            );
+            Received::End(if redirect.leader_address.is_empty() {
+                let wait = Duration::from_millis(redirect.retry_after_ms);
+                End::Later((!wait.is_zero()).then_some(wait))
+            } else {
+                End::Redirect(redirect.leader_address)
+            })
+        }
+        Some(master_message::Message::Beacon(_)) | None => Received::Events(Vec::new()),
+        Some(other) => Received::Events(wire::incoming(other)),
+    }
+}
