@@ -60,10 +60,7 @@ fn report(check: &str, findings: &[tidy::Finding]) -> bool {
     for finding in findings {
         println!("{finding}");
     }
-    match findings.len() {
-        0 => println!("{check}: nothing to say"),
-        count => println!("{check}: {count} to mend"),
-    }
+    println!("{check}: {}", tidy::sum(findings));
     findings.is_empty()
 }
 

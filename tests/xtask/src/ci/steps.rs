@@ -150,7 +150,7 @@ fn judged(findings: &[Finding], note: &str) -> Outcome {
     if lines.is_empty() {
         return Outcome::passed(note);
     }
-    let note = format!("{} to mend", lines.len());
+    let note = tidy::sum(findings);
     Outcome::Failed {
         note,
         tail: lines,

@@ -21,6 +21,7 @@ mod words;
 
 use crate::cargo;
 use crate::tree::Tree;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// One thing to mend.
@@ -42,6 +43,22 @@ impl Finding {
             said: said.into(),
         }
     }
+}
+
+/// `3 to mend (names 2, sizes 1)`, or that there is nothing.
+pub(crate) fn sum(findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return "nothing to mend".to_owned();
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for finding in findings {
+        *counts.entry(finding.rule).or_default() += 1;
+    }
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(rule, n)| format!("{rule} {n}"))
+        .collect();
+    format!("{} to mend ({})", findings.len(), counts.join(", "))
 }
 
 impl fmt::Display for Finding {
@@ -96,4 +113,21 @@ fn said(rule: Rule, samples: &[(&str, &str)]) -> String {
         .iter()
         .map(|finding| format!("{finding}\n"))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_counts_by_rule() {
+        let at = |rule| Finding::at(rule, "a.rs", 1, "so");
+
+        assert_eq!(
+            sum(&[at("sizes"), at("names"), at("sizes")]),
+            "3 to mend (names 1, sizes 2)"
+        );
+        assert_eq!(sum(&[]), "nothing to mend");
+        assert_eq!(at("sizes").to_string(), "a.rs:1: [sizes] so");
+    }
 }
