@@ -7,6 +7,8 @@
 
 mod wire;
 
+pub(crate) use self::wire::read_key;
+
 use std::time::Duration;
 
 use mete_model::{FrameworkId, Inventory, NodeKey, Status};

@@ -1,0 +1,3 @@
+//! What an agent serves to others: logs and its ledger, straight to those who ask.
+
+pub mod node_api;

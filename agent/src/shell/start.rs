@@ -1,0 +1,249 @@
+//! From a configuration to a running agent: lock, machine, checkpoint, adoption, loop.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mete_model::{Code, NodeKey};
+use mete_proto::internal::v1::CheckpointRun;
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::TcpListenerStream;
+use uuid::Uuid;
+
+use super::{NodeHost, inventory, sweep};
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::core::{AgentCore, Found, FoundState};
+use crate::discover::lock::{DirectoryLock, LockError};
+use crate::discover::part::{self, Part, PartError};
+use crate::discover::{self, DiscoverError};
+use crate::driver::{AgentState, Host, Wiring, drive};
+use crate::isolate::{Isolation, PartLimits};
+use crate::link::{Identity, LinkSettings, link};
+use crate::records::{Folded, read_description};
+use crate::runtime::process::{ProcessConfig, ProcessRuntime};
+use crate::runtime::{self, Runtime, RuntimeError};
+use crate::serve::node_api::NodeApi;
+
+/// Old task directories are looked for this often.
+const SWEEP: Duration = Duration::from_secs(600);
+
+/// Messages between loop and link at the most.
+const QUEUE: usize = 256;
+
+/// Why an agent could not start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another agent uses the state directory.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// The machine's other agents have what this one was given.
+    #[error(transparent)]
+    Part(#[from] PartError),
+    /// The machine cannot be described.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    /// The runtime cannot work.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// A file or directory of the agent's own state.
+    #[error("{what} {path}: {source}; check that the directory exists and may be written")]
+    State {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The node API.
+    #[error("serve the node API: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+impl StartError {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Locked(LockError::Held { .. }) => Code::StateLocked,
+            Self::Locked(LockError::Io { .. }) | Self::State { .. } => Code::StateDirectory,
+            Self::Part(_) => Code::PartTaken,
+            Self::Discover(_) | Self::Runtime(_) => Code::File,
+            Self::Serve(_) => Code::AddressInUse,
+        }
+    }
+}
+
+fn state(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StartError {
+    let path = path.to_owned();
+    move |source| StartError::State { what, path, source }
+}
+
+/// Runs a real agent until `shutdown`. Tasks are left alone.
+///
+/// `listener` is where the node API is served; `changes` is told of every change of state.
+///
+/// # Errors
+/// [`StartError`]: what was tried, the facts, what to do. After the start only a lost checkpoint
+/// ends it.
+pub async fn run(
+    config: Config,
+    listener: Option<TcpListener>,
+    changes: watch::Sender<AgentState>,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), StartError> {
+    let home = config.state_directory.clone();
+    std::fs::create_dir_all(&home).map_err(state("make the state directory", &home))?;
+    let _lock = DirectoryLock::take(&home, "mete agent")?;
+    let machine = discover::discover(&config.roots, &home)?;
+    let name = config.node_name.clone().unwrap_or_else(|| machine.hostname.clone());
+    let runs = config.run_directory.clone().unwrap_or_else(part::runtime_directory);
+    let _part = part::claim(&runs, &name, &config.part, &machine)?;
+    let isolation = Arc::new(Isolation::probe(
+        &config.roots.procfs,
+        config.cgroup_root.as_deref(),
+        &name,
+        limits(&config.part),
+    ));
+    let inventory = inventory::describe(&config, &machine, &isolation.enforcement());
+    // The file's identity is the node's: made at the first start, kept for ever.
+    let boot = Uuid::try_parse(&machine.boot_id).unwrap_or_default();
+    let (checkpoint, recovered) = Checkpoint::open(&home, boot, Uuid::new_v4())
+        .map_err(state("open the checkpoint in", &home))?;
+    let folded = Folded::of(&recovered.records);
+    for damage in recovered.damage.iter().chain(&folded.damage) {
+        tracing::warn!(%damage, "the checkpoint is not whole; what it lacks is found by adoption");
+    }
+
+    let cpusets = isolation.serves(crate::isolate::Controller::Cpuset).is_some();
+    let (runtime, events) = process_runtime(&config, &machine, runs.join(&name), isolation)?;
+    let runtime: Arc<dyn Runtime> = Arc::new(runtime);
+    let listing = Arc::clone(&runtime);
+    let found = tokio::task::spawn_blocking(move || listing.list())
+        .await
+        .map_err(|error| state("list runs in", &home)(std::io::Error::other(error)))??;
+    let found: Vec<Found> = found.into_iter().filter_map(read_found).collect();
+
+    let mut core = AgentCore::new(inventory);
+    let recorded = folded.runs();
+    let known: BTreeSet<String> =
+        recorded.iter().map(|run| super::run_name(&run.start.key).as_str().to_owned()).collect();
+    tracing::info!(
+        node = %name,
+        recorded = recorded.len(),
+        found = found.len(),
+        rebooted = recovered.rebooted,
+        "agent starting"
+    );
+    let host = NodeHost::new(checkpoint, folded, runtime, events, home.clone(), cpusets);
+    let first = core.restore(recorded, found, recovered.rebooted, host.now());
+
+    let (to_link, from_driver) = mpsc::channel(QUEUE);
+    let (to_driver, from_link) = mpsc::channel(QUEUE);
+    let (asker, questions) = mpsc::channel(QUEUE);
+    let wiring = Wiring { from_link, to_link, state: changes, questions };
+    let identity = Identity { node_key: NodeKey(recovered.agent_id), node_name: name.clone() };
+    let linking = link(
+        identity,
+        LinkSettings::new(config.masters.clone(), Arc::clone(&config.dial)),
+        to_driver,
+        from_driver,
+    );
+    let api = NodeApi::new(home.clone(), name, asker);
+    let serving = async move {
+        match listener {
+            Some(listener) => {
+                tonic::transport::Server::builder()
+                    .add_service(api)
+                    .serve_with_incoming(TcpListenerStream::new(listener))
+                    .await
+            }
+            None => {
+                // Kept, so that the loop's queue of questions stays open.
+                let _api = api;
+                std::future::pending().await
+            }
+        }
+    };
+    let sweeping = sweep_for_ever(home.clone(), config.keep_tasks, known);
+    tokio::select! {
+        result = drive(core, host, first, wiring, config.beacon, shutdown) => {
+            result.map_err(state("write the checkpoint in", &home))
+        }
+        result = serving => result.map_err(StartError::from),
+        () = linking => Ok(()),
+        () = sweeping => Ok(()),
+    }
+}
+
+/// A part of the machine as limits of the agent's own cgroup.
+fn limits(part: &Part) -> PartLimits {
+    match part {
+        Part::Whole => PartLimits::default(),
+        Part::Share { cpu_milli, memory_bytes } => PartLimits {
+            cpu_milli: Some(*cpu_milli),
+            cores: Vec::new(),
+            memory_bytes: Some(*memory_bytes),
+        },
+        Part::Set { cpus, memory_bytes } => PartLimits {
+            cpu_milli: None,
+            cores: cpus.iter().copied().collect(),
+            memory_bytes: Some(*memory_bytes),
+        },
+    }
+}
+
+fn process_runtime(
+    config: &Config,
+    machine: &discover::Inventory,
+    run_directory: PathBuf,
+    isolation: Arc<Isolation>,
+) -> Result<(ProcessRuntime, runtime::Events), RuntimeError> {
+    let mut settings = ProcessConfig::new(run_directory, machine.boot_id.clone());
+    settings.procfs.clone_from(&config.roots.procfs);
+    if let Some((program, arguments)) = &config.shim {
+        settings.shim_program.clone_from(program);
+        settings.shim_arguments.clone_from(arguments);
+    }
+    ProcessRuntime::new(settings, isolation, Handle::current())
+}
+
+/// A found run in the core's words; one that does not say what it is stays where it is.
+fn read_found(found: runtime::FoundRun) -> Option<Found> {
+    let described = CheckpointRun::decode(found.reference.as_slice())
+        .map_err(|error| error.to_string())
+        .and_then(|run| read_description(run).map_err(|faults| faults.to_string()));
+    let start = match described {
+        Ok(start) => start,
+        Err(why) => {
+            tracing::warn!(run = found.run.as_str(), why, "a run here does not say whose it is");
+            return None;
+        }
+    };
+    let state = match found.state {
+        runtime::FoundState::NeverStarted => FoundState::NeverStarted,
+        runtime::FoundState::Alive
+        | runtime::FoundState::Ended(_)
+        | runtime::FoundState::Lost(_) => FoundState::Adoptable,
+    };
+    Some(Found { key: start.key.clone(), start: Some(start), state })
+}
+
+async fn sweep_for_ever(home: PathBuf, keep: mete_model::Span, known: BTreeSet<String>) {
+    let mut ticks = tokio::time::interval(SWEEP);
+    loop {
+        ticks.tick().await;
+        let (home, known) = (home.clone(), known.clone());
+        let swept = tokio::task::spawn_blocking(move || sweep::sweep(&home, keep, &known)).await;
+        if let Ok(removed @ 1..) = swept {
+            tracing::info!(removed, "removed old task directories");
+        }
+    }
+}
