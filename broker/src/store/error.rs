@@ -1,0 +1,191 @@
+//! The two families of errors of this room: why a store was not opened, and why it failed later.
+//!
+//! Both are for people: each says what was tried, the facts, and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why a store was not opened. The process ends with this sentence; nothing was changed on disk.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The directory does not exist and was not to be made.
+    #[error(
+        "open the store in {dir}: there is none; found a cluster there first, or name the \
+         directory that holds it"
+    )]
+    Missing {
+        /// The store's directory.
+        dir: PathBuf,
+    },
+    /// The directory holds something else.
+    #[error(
+        "open the store in {dir}: it is not a mete store (found {found:?}); name another directory, \
+         or move that file away if it does not belong there"
+    )]
+    Foreign {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The first thing in it that a store does not have.
+        found: String,
+    },
+    /// A store is there already, but the caller wanted a new one.
+    #[error(
+        "found a new cluster in {dir}: a store of cluster {cluster}, node {node} is there already; \
+         start it without founding, or name an empty directory"
+    )]
+    Exists {
+        /// The store's directory.
+        dir: PathBuf,
+        /// The cluster it belongs to.
+        cluster: String,
+        /// Its node id.
+        node: u64,
+    },
+    /// Another process has it open.
+    #[error(
+        "open the store in {dir}: another master holds it; stop that one first, or give this \
+         master a directory of its own"
+    )]
+    Locked {
+        /// The store's directory.
+        dir: PathBuf,
+    },
+    /// The store belongs to another cluster or node than expected.
+    #[error(
+        "open the store in {dir}: it belongs to {found} but {expected} was expected; check the \
+         directory and the configuration of this master"
+    )]
+    Identity {
+        /// The store's directory.
+        dir: PathBuf,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// A release after this one wrote it.
+    #[error(
+        "open the store in {dir}: its format is version {found}, this release knows up to {known}; \
+         start the release that wrote it, or a later one"
+    )]
+    Format {
+        /// The store's directory.
+        dir: PathBuf,
+        /// Version found.
+        found: u8,
+        /// Newest version known here.
+        known: u8,
+    },
+    /// What was flushed once cannot be read any more.
+    #[error(
+        "open the store in {dir}: it is damaged ({what}); the log is good up to index {last_good}; \
+         nothing was changed. Keep the directory, and start from a saved snapshot with `mete admin \
+         snapshot restore`, or rejoin the other masters under a new node id"
+    )]
+    Damaged {
+        /// The store's directory.
+        dir: PathBuf,
+        /// What does not hold.
+        what: String,
+        /// The last index that could be read without a doubt; 0 if none.
+        last_good: u64,
+    },
+    /// Writes do not reach the disk on this build or system.
+    #[error(
+        "open the store in {dir}: a flushed write did not call for a sync of the disk, so nothing \
+         stored here would survive a power cut; this build is broken, use an official one"
+    )]
+    NotDurable {
+        /// The store's directory.
+        dir: PathBuf,
+    },
+    /// The file system is full, even after the reserve was given up.
+    #[error(
+        "open the store in {dir}: the disk has {free_bytes} bytes free, {wanted_bytes} are needed \
+         to start and compact; free some space there"
+    )]
+    DiskFull {
+        /// The store's directory.
+        dir: PathBuf,
+        /// Free bytes.
+        free_bytes: u64,
+        /// Bytes wanted.
+        wanted_bytes: u64,
+    },
+    /// The file system said no.
+    #[error("{action} {path}; check that this user may read and write there")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// Shortens the mapping of an I/O error.
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}
+
+/// This machine's disk failed while running. Final: the caller writes it down and aborts, since
+/// memory may disagree with the disk; the next start decides what can be trusted.
+#[derive(Debug, Error)]
+pub enum Fault {
+    /// Writing or reading failed.
+    #[error("{action} {path}; this master ends now and checks its store at the next start")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The log's storage failed.
+    #[error(
+        "write the log in {dir}: {what}; this master ends now and checks its store at the next \
+         start (free space there if the disk is full)"
+    )]
+    Log {
+        /// The generation's directory.
+        dir: PathBuf,
+        /// What the storage said.
+        what: String,
+    },
+    /// A snapshot does not hold what its manifest says.
+    #[error(
+        "read the snapshot {file}: {what}; this replica's disk cannot be trusted, restore it from \
+         a saved snapshot or rejoin under a new node id"
+    )]
+    Snapshot {
+        /// The file's name.
+        file: String,
+        /// What does not hold.
+        what: String,
+    },
+}
+
+impl Fault {
+    /// Shortens the mapping of an I/O error.
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}
