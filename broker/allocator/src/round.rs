@@ -28,7 +28,8 @@ pub struct Dirty {
     pub claims: Vec<(FrameworkId, ClaimId)>,
     /// Agents that have more free, or are schedulable again.
     pub agents: Vec<AgentId>,
-    /// Frameworks that came back, revived, or want plain offers.
+    /// Frameworks that came back, revived, want plain offers, or have less out than before (their
+    /// cap leaves more room).
     pub frameworks: Vec<FrameworkId>,
 }
 

@@ -3,6 +3,19 @@
 //!
 //! The leader keeps one [`View`] and patches it with every change of the state and of its offer
 //! book. Everything is given as numbers and names; the view knows no offers' ids and no time.
+//!
+//! Patches may come in any order: a claim may be put before its framework, a framework before its
+//! role. A role that was never put has weight 1.
+
+mod book;
+pub(crate) mod free;
+pub(crate) mod kinds;
+mod patch;
+pub(crate) mod tree;
+
+pub use book::View;
+pub(crate) use book::{Place, ShapeEntry};
+pub(crate) use patch::classes_of;
 
 use std::collections::BTreeMap;
 
@@ -61,7 +74,9 @@ pub struct ClaimView {
 /// What one framework refused on one agent: hidden until more than this is free there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalView {
-    /// What was refused.
+    /// What was refused: all that is free on the agent once the declined offer is back in it, not
+    /// only the declined part. A part would be less than what is free, so nothing would be hidden
+    /// and the same offer would be made again at once.
     pub resources: Resources,
 }
 

@@ -133,3 +133,15 @@ impl Charge {
             .unwrap_or(Fraction::ZERO)
     }
 }
+
+impl FromIterator<(Kind, u64)> for Charge {
+    /// Zero amounts are left out; of a kind that comes twice the last amount counts.
+    fn from_iter<I: IntoIterator<Item = (Kind, u64)>>(amounts: I) -> Self {
+        Self(
+            amounts
+                .into_iter()
+                .filter(|(_, amount)| *amount > 0)
+                .collect(),
+        )
+    }
+}

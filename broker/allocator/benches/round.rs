@@ -1,0 +1,93 @@
+//! Times rounds: `cargo bench -p mete-allocator -- AGENTS ROLES FRAMEWORKS [SEED]`. Prints one line
+//! of JSON; the naive allocator places a sample of tasks, and its time for all is worked out.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a bench measures time and prints it"
+)]
+
+use std::time::{Duration, Instant};
+
+use mete_allocator::{Dirty, Limits, Round, View, allocate, reference};
+
+const ALL: fn() -> Dirty = || Dirty {
+    all: true,
+    ..Dirty::default()
+};
+/// Rounds measured; the middle one counts.
+const TIMES: usize = 7;
+/// Tasks that the naive allocator places.
+const SAMPLE: usize = 20;
+
+fn main() {
+    let numbers: Vec<u32> = std::env::args()
+        .skip(1)
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    let number = |at: usize, usual: u32| numbers.get(at).copied().unwrap_or(usual);
+    let (agents, roles) = (number(0, 50_000), number(1, 1_000));
+    let (frameworks, seed) = (number(2, 1_000), number(3, 1));
+    let mut view = reference::scenario(agents, roles, frameworks, u64::from(seed));
+
+    let (full, round) = middle(|| timed(&view, &ALL()));
+    let placements = round.placements.len();
+    let slots: u32 = round
+        .placements
+        .iter()
+        .map(|placement| placement.slots)
+        .sum();
+    let waiting = round.waiting.len();
+
+    let started = Instant::now();
+    let limits = Limits {
+        placements: SAMPLE,
+        agents: usize::MAX,
+    };
+    let naive = reference::naive(&view, limits).placements.len().max(1);
+    let tasks = usize::try_from(slots).unwrap_or(usize::MAX);
+    let naive = started.elapsed().as_secs_f64() * 1000.0 / naive as f64 * tasks as f64;
+
+    reference::book(&mut view, &round);
+    reference::accept_all(&mut view);
+    let settled = allocate(&view, &ALL(), Limits::NONE);
+    reference::book(&mut view, &settled);
+    let mut seed = u64::from(seed);
+    let mut found = 0;
+    let (incremental, _) = middle(|| {
+        seed += 1;
+        let dirty = reference::one_change(&mut view, seed);
+        let (took, round) = timed(&view, &dirty);
+        found += round.placements.len();
+        reference::book(&mut view, &round);
+        (took, round)
+    });
+    println!(
+        "{{\"agents\":{agents},\"roles\":{roles},\"frameworks\":{frameworks},\"full_ms\":{:.3},\
+         \"incremental_ms\":{:.3},\"naive_ms\":{naive:.0},\"placements\":{placements},\
+         \"tasks\":{slots},\"waiting\":{waiting},\"incremental_placements\":{found}}}",
+        full.as_secs_f64() * 1000.0,
+        incremental.as_secs_f64() * 1000.0,
+    );
+}
+
+/// The middle time of several runs, and the last result.
+fn middle<T>(mut run: impl FnMut() -> (Duration, T)) -> (Duration, T) {
+    let mut times = Vec::new();
+    let mut last = None;
+    for _ in 0..TIMES {
+        let (time, result) = run();
+        times.push(time);
+        last = Some(result);
+    }
+    times.sort_unstable();
+    (times[TIMES / 2], last.expect("at least one run"))
+}
+
+/// A round with the time it took.
+fn timed(view: &View, dirty: &Dirty) -> (Duration, Round) {
+    let started = Instant::now();
+    let round = allocate(view, dirty, Limits::NONE);
+    (started.elapsed(), round)
+}
