@@ -163,6 +163,35 @@ pub enum Command {
     Tick,
 }
 
+impl Command {
+    /// The framework that calls, for commands that one gives.
+    #[must_use]
+    pub fn caller(&self) -> Option<&Caller> {
+        match self {
+            Self::UpdateFramework { caller, .. }
+            | Self::UpdateDemand { caller, .. }
+            | Self::Suppress { caller, .. }
+            | Self::Kill { caller, .. }
+            | Self::Acknowledge { caller, .. }
+            | Self::WriteStore { caller, .. }
+            | Self::Teardown { caller } => Some(caller),
+            Self::Launch(launch) => Some(&launch.caller),
+            Self::AdmitAgent(_)
+            | Self::SetAgentCondition { .. }
+            | Self::RemoveAgent { .. }
+            | Self::Subscribe(_)
+            | Self::Disconnect { .. }
+            | Self::SuppressByOperator { .. }
+            | Self::KillByOperator { .. }
+            | Self::RecordStatuses { .. }
+            | Self::RemoveFramework { .. }
+            | Self::SetRole { .. }
+            | Self::RemoveRole { .. }
+            | Self::Tick => None,
+        }
+    }
+}
+
 /// What every call of a framework carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
@@ -235,7 +264,7 @@ pub struct Subscribe {
 }
 
 /// What a framework says about itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FrameworkSettings {
     /// Sorted, each once, at least one.
     pub roles: Vec<RolePath>,

@@ -9,6 +9,8 @@ use crate::command::AgentCondition;
 pub struct Outcome {
     /// For the caller; a repeated call gets the first one again.
     pub verdict: Verdict,
+    /// Log index the verdict was made at: the command's own, an earlier one for a repeated call.
+    pub revision: u64,
     /// To be carried out by the leader; each may be lost, `State::owed` finds it again.
     pub effects: Vec<Effect>,
     /// Which objects have changed, for views and rows.
@@ -16,7 +18,7 @@ pub struct Outcome {
 }
 
 /// The typed answer to a command.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Done; nothing more to say.
     #[default]
@@ -55,18 +57,18 @@ pub enum Verdict {
 }
 
 /// The answer for one task of a launch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LaunchVerdict {
     /// `Ok`, or why not.
     pub code: Code,
     /// Facts, for people; empty for `Ok`.
     pub detail: String,
-    /// The grant of an `Ok`.
+    /// The grant of an `Ok`; of the first run where it is `ALREADY_EXISTS`.
     pub grant: Option<GrantId>,
 }
 
 /// The answer for one item of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ItemVerdict {
     /// `Ok`, or why not.
     pub code: Code,
@@ -75,7 +77,7 @@ pub struct ItemVerdict {
 }
 
 /// The answer to a store write.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StoreVerdict {
     /// Written; the revision is the log index it applied at.
     Written,

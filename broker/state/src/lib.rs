@@ -4,23 +4,41 @@
 //! commands in the same order and stays equal to the letter. There is no clock here, no randomness,
 //! no I/O, no logging, no floating point; offers are not known, nor streams, nor how anything is
 //! stored.
+//!
+//! The leader asks [`State::check`] before it logs a command, every replica calls [`State::apply`]
+//! with what was committed. Effects may be lost: [`State::owed`] finds them again. What time alone
+//! makes necessary is in [`State::due`]. Snapshots go through [`State::to_parts`] and
+//! [`State::from_parts`]; replicas compare [`State::digest`]. What must always hold is listed and
+//! checked in [`invariants`].
 
 #![deny(clippy::arithmetic_side_effects, clippy::float_arithmetic)]
 #![forbid(unsafe_code)]
 
+mod apply;
 pub mod command;
+mod digest;
+pub mod due;
 pub mod effect;
+mod history;
+pub mod invariants;
+mod ledger;
+pub mod limits;
+mod owed;
 pub mod record;
 pub mod rejection;
 pub mod snapshot;
+mod specs;
+mod state;
 pub mod texts;
 
 pub use command::{AgentCondition, Caller, Command, Stamped};
 pub use effect::{Change, Effect, ItemVerdict, LaunchVerdict, Outcome, StoreVerdict, Verdict};
+pub use invariants::Violation;
 pub use record::{
     Agent, ClaimRecord, EndedRun, Framework, Kill, Meta, Role, Run, StoreRecord, StoredVerdict,
     Tombstone,
 };
 pub use rejection::{FieldFault, Rejection};
 pub use snapshot::{BadParts, Part};
+pub use state::{Preview, State};
 pub use texts::Texts;

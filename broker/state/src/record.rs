@@ -15,7 +15,7 @@ use crate::effect::Verdict;
 use crate::texts::Texts;
 
 /// What belongs to no object: where the log is, the clock, the counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Meta {
     /// Log index of the last command that was applied.
     pub revision: u64,
@@ -26,7 +26,7 @@ pub struct Meta {
 }
 
 /// A machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Agent {
     /// Kept for ever.
     pub id: AgentId,
@@ -47,7 +47,7 @@ pub struct Agent {
 }
 
 /// A framework that is not torn down.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Framework {
     /// Minted by a leader.
     pub id: FrameworkId,
@@ -72,7 +72,7 @@ pub struct Framework {
 }
 
 /// A role.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Role {
     /// Its place in the tree.
     pub path: RolePath,
@@ -85,7 +85,7 @@ pub struct Role {
 }
 
 /// A claim and how much of it is launched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimRecord {
     /// Whose.
     pub framework: FrameworkId,
@@ -110,7 +110,7 @@ impl ClaimRecord {
 }
 
 /// One launch of a task: live, or over and not yet acknowledged, or in history.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Run {
     /// Whose.
     pub framework: FrameworkId,
@@ -188,7 +188,7 @@ impl Run {
 }
 
 /// The persisted wish that a run ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kill {
     /// When it was first wished.
     pub since: Timestamp,
@@ -203,7 +203,7 @@ pub struct Kill {
 }
 
 /// What is remembered of a run that history has dropped: enough to refuse a second launch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EndedRun {
     /// Whose.
     pub framework: FrameworkId,
@@ -220,7 +220,7 @@ pub struct EndedRun {
 }
 
 /// One record of a framework's store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoreRecord {
     /// Whose.
     pub framework: FrameworkId,
@@ -233,7 +233,7 @@ pub struct StoreRecord {
 }
 
 /// The first answer to a call, kept until the framework says that it has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoredVerdict {
     /// Whose.
     pub framework: FrameworkId,
@@ -246,7 +246,7 @@ pub struct StoredVerdict {
 }
 
 /// A framework that was torn down.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tombstone {
     /// Never used again.
     pub framework: FrameworkId,

@@ -50,7 +50,7 @@ impl Shape {
 }
 
 /// Waiting demand: a shape, how many of it, and its place in the role's order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
     /// The framework's own name for it.
     pub id: ClaimId,
@@ -77,4 +77,88 @@ pub struct Demand {
     pub upsert: Vec<Claim>,
     /// Claims withdrawn.
     pub remove: Vec<ClaimId>,
+}
+
+/// A hash of a set of claims as declared: equal sets give equal hashes, in whatever order they
+/// come. Broker and SDK compare theirs in each heartbeat, so it is fixed for ever: the wrapping
+/// sum of one FNV-1a (64 bits) for each claim over its fields in the order of the struct, numbers
+/// as little-endian, texts and lists with their length in front, an absent span as its maximum.
+#[must_use]
+pub fn hash_of<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> u64 {
+    claims
+        .into_iter()
+        .map(hash_of_claim)
+        .fold(0, u64::wrapping_add)
+}
+
+fn hash_of_claim(claim: &Claim) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut bytes = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    let mut text = |text: &str| {
+        bytes(&length(text.len()));
+        bytes(text.as_bytes());
+    };
+    text(claim.id.as_str());
+    text(claim.role.as_str());
+    let shape = &claim.shape;
+    bytes(&shape.cpu.0.to_le_bytes());
+    bytes(&shape.memory.0.to_le_bytes());
+    bytes(&shape.disk.0.to_le_bytes());
+    bytes(&shape.cores.to_le_bytes());
+    bytes(&length(shape.devices.len()));
+    for want in &shape.devices {
+        bytes(&length(want.class.as_str().len()));
+        bytes(want.class.as_str().as_bytes());
+        bytes(&want.count.to_le_bytes());
+        bytes(&want.milli.to_le_bytes());
+    }
+    bytes(&claim.count.to_le_bytes());
+    bytes(&claim.priority.to_le_bytes());
+    bytes(&length(claim.labels.len()));
+    for part in claim.labels.iter().flat_map(|(name, value)| [name, value]) {
+        bytes(&length(part.len()));
+        bytes(part.as_bytes());
+    }
+    let runtime = claim.expected_runtime.map_or(u64::MAX, |span| span.0);
+    bytes(&runtime.to_le_bytes());
+    hash
+}
+
+fn length(length: usize) -> [u8; 8] {
+    u64::try_from(length).unwrap_or(u64::MAX).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(id: &str, count: u32) -> Claim {
+        Claim {
+            id: ClaimId::new(id).expect("an id"),
+            role: RolePath::new("batch").expect("a role"),
+            shape: Shape {
+                cpu: MilliCpu(500),
+                ..Shape::default()
+            },
+            count,
+            priority: -1,
+            labels: BTreeMap::new(),
+            expected_runtime: None,
+        }
+    }
+
+    #[test]
+    fn the_hash_of_claims_knows_content_and_not_order() {
+        let (a, b) = (claim("a", 1), claim("b", 2));
+        assert_eq!(hash_of([&a, &b]), hash_of([&b, &a]));
+        assert_ne!(hash_of([&a, &b]), hash_of([&a]));
+        assert_ne!(hash_of([&claim("a", 1)]), hash_of([&claim("a", 2)]));
+        assert_eq!(hash_of([]), 0);
+        // Fixed for ever: an SDK of another release computes it too.
+        assert_eq!(hash_of([&a]), 5_643_407_497_798_175_184);
+    }
 }

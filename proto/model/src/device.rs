@@ -119,7 +119,7 @@ pub struct DeviceShare {
 }
 
 /// A device as its agent describes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Device {
     /// Its stable name.
     pub id: DeviceId,

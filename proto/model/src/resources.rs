@@ -232,7 +232,7 @@ pub enum Enforcement {
 }
 
 /// What an agent has, as it says itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Inventory {
     /// What may be granted in all; unhealthy devices are left out.
     pub total: Resources,

@@ -119,7 +119,7 @@ pub enum StatusSource {
 }
 
 /// One numbered status of one run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Status {
     /// The run.
     pub run: RunId,
