@@ -6,7 +6,7 @@
 //! never an error unless without it nothing can be said. It does not know that a broker exists, and
 //! does not decide what is reserved or shared.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub mod cpu;
 pub mod disk;
@@ -25,7 +25,10 @@ pub struct Roots {
 
 impl Default for Roots {
     fn default() -> Self {
-        Self { sysfs: "/sys".into(), procfs: "/proc".into() }
+        Self {
+            sysfs: "/sys".into(),
+            procfs: "/proc".into(),
+        }
     }
 }
 
@@ -135,4 +138,46 @@ pub enum DiscoverError {
         /// Allowed, as ranges.
         allowed: String,
     },
+}
+
+/// Describes the machine below `roots`, with the disk that holds `state_directory`.
+///
+/// # Errors
+/// A file without which nothing can be said is missing or without meaning.
+pub fn discover(roots: &Roots, state_directory: &Path) -> Result<Inventory, DiscoverError> {
+    let allowed = if roots.live() { cpu::allowed() } else { None };
+    let cpus = cpu::read(&roots.sysfs, allowed.as_ref())?;
+    Ok(Inventory {
+        online_cpus: u32::try_from(cpus.online.len()).unwrap_or(u32::MAX),
+        cores: cpus.cores,
+        memory: memory::read(&roots.procfs, &roots.sysfs, roots.live())?,
+        disk: disk::read(state_directory)?,
+        hostname: text(&roots.procfs.join("sys/kernel/hostname"))?,
+        boot_id: boot_id(&roots.procfs)?,
+    })
+}
+
+/// The id of this boot, lower-case uuid text.
+///
+/// # Errors
+/// The file is missing or empty.
+pub fn boot_id(procfs: &Path) -> Result<String, DiscoverError> {
+    text(&procfs.join("sys/kernel/random/boot_id"))
+}
+
+fn text(path: &Path) -> Result<String, DiscoverError> {
+    let content = std::fs::read_to_string(path).map_err(|source| DiscoverError::Read {
+        path: path.to_owned(),
+        kind: "procfs",
+        source,
+    })?;
+    let content = content.trim();
+    if content.is_empty() || content.len() > 255 {
+        return Err(DiscoverError::Content {
+            path: path.to_owned(),
+            found: content.chars().take(40).collect(),
+            expected: "one short line",
+        });
+    }
+    Ok(content.to_owned())
 }

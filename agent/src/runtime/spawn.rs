@@ -1,0 +1,232 @@
+//! The one place where processes are made: `clone3` straight into a control group, with a handle.
+//!
+//! Entering a cgroup by being born in it costs a fraction of moving there. Two callers: the agent
+//! (many threads: its child may only make system calls until it executes) and the shim (one thread).
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// Which side of the fork this is.
+#[derive(Debug)]
+pub enum Forked {
+    /// The parent.
+    Parent {
+        /// Process id of the child.
+        pid: u32,
+        /// Handle on the child.
+        handle: OwnedFd,
+        /// Whether the child was born in the wanted cgroup.
+        born_inside: bool,
+    },
+    /// The child.
+    Child {
+        /// Whether this process was born in the wanted cgroup.
+        born_inside: bool,
+    },
+}
+
+/// Makes a child process, in the v2 cgroup directory `cgroup` if one is given and the kernel can.
+///
+/// # Errors
+/// The kernel refuses: too many processes, no memory.
+///
+/// # Safety
+/// In the child of a process with several threads, only async-signal-safe things may be done until
+/// execve or _exit: no allocation, no locks, no panic. A process with one thread is free.
+#[expect(unsafe_code, reason = "no safe wrapper of clone3 exists")]
+pub unsafe fn fork_into(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+    if let Some(directory) = cgroup {
+        // SAFETY: the caller's promise is passed on.
+        match unsafe { clone3(Some(directory)) } {
+            // Kernels before 5.7 know the call but not the cgroup.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) => {}
+            other => return other,
+        }
+    }
+    // SAFETY: the caller's promise is passed on.
+    unsafe { clone3(None) }
+}
+
+#[expect(unsafe_code, reason = "no safe wrapper of clone3 exists")]
+unsafe fn clone3(cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
+    let mut handle: RawFd = -1;
+    // SAFETY: all-zero is the neutral value of this plain C structure.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = u64::try_from(libc::CLONE_PIDFD).unwrap_or(0);
+    arguments.pidfd = (&raw mut handle) as u64;
+    arguments.exit_signal = u64::try_from(libc::SIGCHLD).unwrap_or(0);
+    let mut size = 64_usize;
+    if let Some(directory) = cgroup {
+        arguments.flags |= INTO_CGROUP;
+        arguments.cgroup = u64::try_from(directory.as_raw_fd()).unwrap_or(0);
+        size = size_of::<libc::clone_args>();
+    }
+    let born_inside = cgroup.is_some();
+    // SAFETY: the arguments live across the call, no new stack is asked for, so this returns twice
+    // like fork(2); the caller keeps to what its child may do.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size) };
+    match pid {
+        0 => Ok(Forked::Child { born_inside }),
+        pid if pid > 0 => {
+            // SAFETY: the kernel has just given us this descriptor.
+            let handle = unsafe { OwnedFd::from_raw_fd(handle) };
+            let pid = u32::try_from(pid).map_err(io::Error::other)?;
+            Ok(Forked::Parent {
+                pid,
+                handle,
+                born_inside,
+            })
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// What a detached program starts with: its descriptors are 0 to 4 and no others.
+#[derive(Debug)]
+pub struct Detached<'a> {
+    /// The program.
+    pub program: &'a Path,
+    /// argv, the program's name first.
+    pub arguments: &'a [CString],
+    /// Descriptor 2: where it may complain. 0 and 1 are `/dev/null`.
+    pub errors: &'a File,
+    /// Descriptor 3.
+    pub connection: BorrowedFd<'a>,
+    /// Descriptor 4: kept open for its lock.
+    pub lock: BorrowedFd<'a>,
+    /// Where it is born.
+    pub cgroup: Option<BorrowedFd<'a>>,
+}
+
+/// On a failed execve the child writes this length, which no frame has, and the errno, into its
+/// connection.
+pub const EXEC_FAILED: u32 = u32::MAX;
+
+/// Starts a program in a session of its own, with an empty environment.
+///
+/// # Errors
+/// The process cannot be made. A failure of execve itself comes through the connection.
+#[expect(
+    unsafe_code,
+    reason = "between fork and execve only raw system calls are allowed"
+)]
+pub fn detached(start: &Detached<'_>) -> io::Result<(u32, OwnedFd)> {
+    use std::os::unix::ffi::OsStrExt;
+
+    let program = CString::new(start.program.as_os_str().as_bytes())?;
+    let mut argv: Vec<*const libc::c_char> = start
+        .arguments
+        .iter()
+        .map(|argument| argument.as_ptr())
+        .collect();
+    argv.push(std::ptr::null());
+    let environment: [*const libc::c_char; 1] = [std::ptr::null()];
+    // Above the targets, so that no dup2 below overwrites a later source.
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let null = rustix::io::fcntl_dupfd_cloexec(&null, 10)?;
+    let errors = rustix::io::fcntl_dupfd_cloexec(start.errors, 10)?;
+    let connection = rustix::io::fcntl_dupfd_cloexec(start.connection, 10)?;
+    let lock = rustix::io::fcntl_dupfd_cloexec(start.lock, 10)?;
+    let sources = [
+        null.as_raw_fd(),
+        null.as_raw_fd(),
+        errors.as_raw_fd(),
+        connection.as_raw_fd(),
+        lock.as_raw_fd(),
+    ];
+    // SAFETY: the child below does nothing but system calls on values made before the fork.
+    match unsafe { fork_into(start.cgroup)? } {
+        Forked::Parent { pid, handle, .. } => Ok((pid, handle)),
+        Forked::Child { .. } => {
+            // SAFETY: raw system calls on descriptors and pointers that outlive them; never
+            // returns.
+            unsafe { become_program(&program, &argv, &environment, sources) }
+        }
+    }
+}
+
+/// The child's part of [`detached`].
+#[expect(
+    unsafe_code,
+    reason = "between fork and execve only raw system calls are allowed"
+)]
+unsafe fn become_program(
+    program: &CStr,
+    argv: &[*const libc::c_char],
+    environment: &[*const libc::c_char],
+    sources: [RawFd; 5],
+) -> ! {
+    // SAFETY: each is an async-signal-safe system call; the pointers are NUL-terminated strings and
+    // NULL-terminated arrays that the caller keeps alive; on failure the process ends here.
+    unsafe {
+        libc::setsid();
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        let mut target: RawFd = 0;
+        for source in sources {
+            if libc::dup2(source, target) < 0 {
+                libc::_exit(127);
+            }
+            target += 1;
+        }
+        close_from(5);
+        libc::chdir(c"/".as_ptr());
+        libc::execve(program.as_ptr(), argv.as_ptr(), environment.as_ptr());
+        let errno = *libc::__errno_location();
+        let mut told = [0_u8; 8];
+        let (length, number) = told.split_at_mut(4);
+        length.copy_from_slice(&EXEC_FAILED.to_be_bytes());
+        number.copy_from_slice(&errno.to_be_bytes());
+        libc::write(3, told.as_ptr().cast(), told.len());
+        libc::_exit(127)
+    }
+}
+
+/// Closes every descriptor from `first` on. Async-signal-safe.
+#[expect(unsafe_code, reason = "no safe wrapper of close_range exists")]
+fn close_from(first: libc::c_uint) {
+    // SAFETY: closing descriptors of this process, right before it executes something else.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0_u32) };
+    if closed != 0 {
+        // Before kernel 5.9: one by one, as far as descriptors may reach here.
+        for number in first..65_536 {
+            // SAFETY: as above.
+            unsafe { libc::close(libc::c_int::try_from(number).unwrap_or(-1)) };
+        }
+    }
+}
+
+/// Marks every descriptor from `first` on as closed by the next execve.
+#[expect(unsafe_code, reason = "no safe wrapper of close_range exists")]
+pub(crate) fn close_on_exec_from(first: libc::c_uint) {
+    // SAFETY: only a flag of this process's own descriptors changes.
+    let marked = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    if marked == 0 {
+        return;
+    }
+    for number in first..65_536 {
+        let number = libc::c_int::try_from(number).unwrap_or(-1);
+        // SAFETY: as above; a number that is not open is refused with EBADF.
+        unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+}
+
+/// Ends this process at once, without running anything of the parent's that was copied into it.
+#[expect(unsafe_code, reason = "std has no _exit")]
+pub(crate) fn leave(code: i32) -> ! {
+    // SAFETY: ends the process; nothing of it is used afterwards.
+    unsafe { libc::_exit(code) }
+}
