@@ -7,6 +7,7 @@
 
 mod wire;
 
+#[cfg(feature = "node")]
 pub(crate) use self::wire::read_key;
 
 use std::time::Duration;

@@ -1,1 +1,82 @@
-//! The batch framework: a pure queue in a thin shell.
+//! The batch framework: jobs and arrays, on the public SDK only.
+//!
+//! [`queue`] is pure and holds every rule; this shell talks. Its queue lives in the broker's store
+//! for frameworks, so it keeps no disk and may be killed at any moment: started again anywhere, it
+//! reads the store, compares with the snapshot of its runs, and goes on. It holds no offers beyond
+//! the moment it takes to fill them.
+
+pub mod array;
+pub mod element;
+pub mod job;
+pub mod queue;
+pub mod records;
+pub mod retry;
+
+mod demand;
+mod service;
+mod shell;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+
+use mete_proto::batch::v1::batch_service_server::BatchServiceServer;
+use mete_sdk::{Error, Session, SessionConfig};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+
+use crate::service::{Api, Shared};
+use crate::shell::Shell;
+
+/// What the framework needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How it presents itself; its service address is set from the listener when empty.
+    pub session: SessionConfig,
+}
+
+impl Config {
+    /// The usual settings: name `batch`, these masters and roles.
+    #[must_use]
+    pub fn new(masters: Vec<String>, roles: Vec<String>) -> Self {
+        let first = roles.first().cloned().unwrap_or_else(|| "batch".to_owned());
+        let mut session = SessionConfig::new(masters, "batch", &first);
+        if !roles.is_empty() {
+            session.roles = roles;
+        }
+        Self { session }
+    }
+}
+
+/// Runs the framework until `shutdown`; its tasks are left alone.
+///
+/// # Errors
+/// Why the session is over, or why the store cannot be read.
+pub async fn run(
+    mut config: Config,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    if config.session.service_address.is_empty() {
+        let address = listener.local_addr().map_err(Error::handler)?;
+        config.session.service_address = address.to_string();
+    }
+    let roles = config.session.roles.clone();
+    let (session, events) = Session::open(config.session)?;
+    let (shared, commands) = Shared::new(session.clone(), roles);
+    let api = BatchServiceServer::new(Api::new(shared.clone()))
+        .max_decoding_message_size(service::MOST_BYTES)
+        .max_encoding_message_size(service::MOST_BYTES);
+    let serving = tonic::transport::Server::builder()
+        .add_service(api)
+        .serve_with_incoming(TcpListenerStream::new(listener));
+    let shell = Shell::new(session.clone(), shared);
+    tokio::select! {
+        result = shell.run(events, commands) => result,
+        result = serving => result.map_err(Error::handler),
+        () = shutdown => {
+            session.disconnect().await;
+            Ok(())
+        }
+    }
+}

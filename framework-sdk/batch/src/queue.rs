@@ -1,0 +1,703 @@
+//! All jobs. Pure: changes go in, what is to be stored, wanted, launched and killed comes out.
+//!
+//! The shell does the talking. Its order is the promise: what [`Queue::take_writes`] gives is in
+//! the store before a submit is answered or a status is acknowledged. A crash between the two
+//! delivers the status again, and applying it again changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mete_proto::batch::v1 as wire;
+use mete_sdk::model::Timestamp;
+use mete_sdk::{Code, RunId, RunInfo, TaskId, TaskPhase, TaskUpdate};
+
+use crate::array::read_indices;
+use crate::element::{Element, Present, State};
+use crate::job::Job;
+use crate::records;
+use crate::retry::{End, Next, delay, judge};
+
+/// Jobs in the queue at the most, ended ones included.
+pub const MOST_JOBS: usize = 10_000;
+
+/// How long an ended job is kept, in milliseconds.
+const KEEP_ENDED: u64 = 7 * 24 * 3_600_000;
+
+/// Why something asked of the queue was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Stable code.
+    pub code: Code,
+    /// Lower-case sentence.
+    pub detail: String,
+    /// The field at fault, for `INVALID`.
+    pub field: &'static str,
+}
+
+impl Refused {
+    fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            detail: detail.into(),
+            field: "",
+        }
+    }
+
+    pub(crate) fn field(field: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            code: Code::Invalid,
+            detail: detail.into(),
+            field,
+        }
+    }
+}
+
+/// A job that was taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Its number.
+    pub number: u64,
+    /// Its name.
+    pub name: String,
+    /// How many elements it has.
+    pub elements: usize,
+    /// It was not there before.
+    pub fresh: bool,
+}
+
+impl Submitted {
+    fn of(job: &Job, fresh: bool) -> Self {
+        Self {
+            number: job.number,
+            name: job.name.clone(),
+            elements: job.elements.len(),
+            fresh,
+        }
+    }
+}
+
+/// A launch to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The run.
+    pub run: RunId,
+    /// The element's index.
+    pub index: u32,
+    /// Its job is an array.
+    pub array: bool,
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub struct Queue {
+    jobs: BTreeMap<u64, Job>,
+    by_name: BTreeMap<String, u64>,
+    by_key: BTreeMap<String, u64>,
+    next_number: u64,
+    /// Pending elements that may be launched, by job.
+    ready: BTreeMap<u64, BTreeSet<usize>>,
+    /// Pending elements that wait for a moment.
+    delayed: BTreeSet<(Timestamp, u64, usize)>,
+    dirty_jobs: BTreeSet<u64>,
+    dirty_pieces: BTreeSet<(u64, usize)>,
+    deleted: Vec<(u64, usize)>,
+    /// Jobs whose demand may differ from what the broker has.
+    dirty_demand: BTreeSet<u64>,
+    /// Rises with each change, for those who watch.
+    revision: u64,
+}
+
+impl Queue {
+    /// An empty queue.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            next_number: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Rises with each change.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// All jobs, oldest first.
+    pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    /// A job by its exact name or a unique prefix.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, or `AMBIGUOUS` with candidates.
+    pub fn find(&self, name: &str) -> Result<&Job, Refused> {
+        let number = match self.by_name.get(name) {
+            Some(number) => *number,
+            None => self.by_prefix(name)?,
+        };
+        let lost = || Refused::new(Code::Internal, "the index of jobs is not whole");
+        self.jobs.get(&number).ok_or_else(lost)
+    }
+
+    fn by_prefix(&self, prefix: &str) -> Result<u64, Refused> {
+        let matches: Vec<(&String, &u64)> = self
+            .by_name
+            .range(prefix.to_owned()..)
+            .take_while(|(name, _)| name.starts_with(prefix))
+            .take(6)
+            .collect();
+        match matches.as_slice() {
+            [(_, number)] => Ok(**number),
+            [] => Err(Refused::new(
+                Code::NotFound,
+                format!("no job '{prefix}'; `mete batch list -A` shows all there are"),
+            )),
+            several => {
+                let names: Vec<&str> = several
+                    .iter()
+                    .take(5)
+                    .map(|(name, _)| name.as_str())
+                    .collect();
+                Err(Refused::new(
+                    Code::Ambiguous,
+                    format!(
+                        "'{prefix}' may mean {}; give more of the name",
+                        names.join(", ")
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// Puts a job in. The same key gives the same job again.
+    ///
+    /// # Errors
+    /// `INVALID` with the field, or `BUSY` when the queue is full.
+    pub fn submit(
+        &mut self,
+        spec: wire::JobSpec,
+        key: String,
+        now: Timestamp,
+    ) -> Result<Submitted, Refused> {
+        if !key.is_empty()
+            && let Some(number) = self.by_key.get(&key)
+            && let Some(job) = self.jobs.get(number)
+        {
+            return Ok(Submitted::of(job, false));
+        }
+        self.prune(now);
+        if self.jobs.len() >= MOST_JOBS {
+            return Err(Refused::new(
+                Code::Busy,
+                format!("the queue holds {MOST_JOBS} jobs; wait until some have ended"),
+            ));
+        }
+        let job = Self::check(spec, key, self.next_number, now)?;
+        let number = job.number;
+        self.next_number = self.next_number.saturating_add(1);
+        let pieces = records::pieces(job.elements.len());
+        self.dirty_pieces
+            .extend((0..pieces).map(|piece| (number, piece)));
+        self.dirty_jobs.insert(number);
+        let submitted = Submitted::of(&job, true);
+        self.insert(job);
+        Ok(submitted)
+    }
+
+    /// Checks a spec without keeping anything.
+    ///
+    /// # Errors
+    /// `INVALID` with the field.
+    pub fn check(
+        spec: wire::JobSpec,
+        key: String,
+        number: u64,
+        now: Timestamp,
+    ) -> Result<Job, Refused> {
+        let name = &spec.name;
+        let word = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(word) {
+            let rule = "1 to 64 of letters, digits, '-', '_' and '.'";
+            return Err(Refused::field(
+                "spec.name",
+                format!("'{name}' is no job name: {rule}"),
+            ));
+        }
+        if spec.command.is_empty() {
+            return Err(Refused::field("spec.command", "a command is needed"));
+        }
+        if key.len() > 128 {
+            return Err(Refused::field("key", "at most 128 bytes"));
+        }
+        let job = Job::new(number, spec, key, now)
+            .map_err(|error| Refused::field("spec.array", error.to_string()))?;
+        let bytes = records::job_bytes(&job);
+        if bytes > records::MOST_JOB_BYTES {
+            let most = records::MOST_JOB_BYTES;
+            let detail = format!("the job takes {bytes} bytes, {most} are permitted");
+            return Err(Refused::field("spec", detail));
+        }
+        Ok(job)
+    }
+
+    /// Takes a job in that was stored or just made.
+    pub(crate) fn insert(&mut self, job: Job) {
+        let number = job.number;
+        let ready = job
+            .elements
+            .iter()
+            .enumerate()
+            .filter(|(_, element)| element.state == State::Pending)
+            .map(|(at, _)| at)
+            .collect();
+        self.next_number = self.next_number.max(number.saturating_add(1));
+        self.ready.insert(number, ready);
+        self.by_name.insert(job.name.clone(), number);
+        if !job.key.is_empty() {
+            self.by_key.insert(job.key.clone(), number);
+        }
+        self.dirty_demand.insert(number);
+        self.jobs.insert(number, job);
+        self.revision = self.revision.saturating_add(1);
+    }
+
+    /// Forgets jobs that ended long ago, and the oldest ended ones when there are too many.
+    fn prune(&mut self, now: Timestamp) {
+        let full = self.jobs.len() >= MOST_JOBS;
+        let old: Vec<u64> = self
+            .jobs
+            .values()
+            .filter_map(|job| Some((job.ended?, job.number)))
+            .filter(|(ended, _)| full || now.since(*ended).0 > KEEP_ENDED)
+            .map(|(_, number)| number)
+            .take(MOST_JOBS / 10)
+            .collect();
+        for number in old {
+            let Some(job) = self.jobs.remove(&number) else {
+                continue;
+            };
+            self.by_name.remove(&job.name);
+            self.by_key.remove(&job.key);
+            self.ready.remove(&number);
+            self.dirty_jobs.remove(&number);
+            self.dirty_pieces.retain(|(job, _)| *job != number);
+            self.deleted
+                .push((number, records::pieces(job.elements.len())));
+        }
+    }
+
+    /// How many tasks a job wants launched now, delays and throttle heeded.
+    fn wanted(&self, job: &Job) -> u32 {
+        let ready = self.ready.get(&job.number).map_or(0, BTreeSet::len);
+        job.wanted().min(u32::try_from(ready).unwrap_or(u32::MAX))
+    }
+
+    /// Jobs whose demand may have changed, each with what it wants now.
+    pub fn take_demand(&mut self) -> Vec<(String, u32)> {
+        let dirty = std::mem::take(&mut self.dirty_demand);
+        dirty
+            .iter()
+            .filter_map(|number| self.jobs.get(number))
+            .map(|job| (job.name.clone(), self.wanted(job)))
+            .collect()
+    }
+
+    /// Says that a job's demand has to be looked at again.
+    pub fn touch_demand(&mut self, name: &str) {
+        if let Some(number) = self.by_name.get(name) {
+            self.dirty_demand.insert(*number);
+        }
+    }
+
+    /// Takes the next element of a job for a launch. It counts as running from here on.
+    pub fn start_next(&mut self, name: &str, place: Present) -> Option<Start> {
+        let number = *self.by_name.get(name)?;
+        let wanted = self.wanted(self.jobs.get(&number)?);
+        if wanted == 0 {
+            return None;
+        }
+        let at = self.ready.get_mut(&number)?.pop_first()?;
+        let job = self.jobs.get_mut(&number)?;
+        job.set(at, State::Running);
+        let task = job.task(at);
+        let index = job.indices.get(at).copied().unwrap_or(0);
+        let array = job.is_array();
+        let element = job.elements.get_mut(at)?;
+        let attempt = element.attempt();
+        element.present = Some(Box::new(Present { attempt, ..place }));
+        self.revision = self.revision.saturating_add(1);
+        Some(Start {
+            run: RunId::new(TaskId::new(&task).ok()?, attempt),
+            index,
+            array,
+        })
+    }
+
+    /// A launch was committed: the job has begun.
+    pub fn launched(&mut self, run: &RunId, now: Timestamp) {
+        if let Some((number, _)) = self.locate(run)
+            && let Some(job) = self.jobs.get_mut(&number)
+            && job.started.is_none()
+        {
+            job.started = Some(now);
+            self.dirty_jobs.insert(number);
+        }
+    }
+
+    /// A launch was refused: nothing ran, the element waits again.
+    pub fn refused(&mut self, run: &RunId, now: Timestamp) {
+        let Some((number, at)) = self.locate(run) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        let Some(element) = job.elements.get_mut(at) else {
+            return;
+        };
+        if element.attempt() != run.attempt || element.present.as_ref().is_some_and(|p| p.running) {
+            return;
+        }
+        match element.state {
+            State::Running => {
+                element.present = None;
+                job.set(at, State::Pending);
+                // Not at once: whatever made the commit refuse may still be so.
+                self.delayed
+                    .insert((Timestamp(now.0.saturating_add(100)), number, at));
+            }
+            State::Cancelling => self.end(number, at, State::Cancelled, now),
+            State::Pending
+            | State::Completed
+            | State::Failed
+            | State::Timeout
+            | State::Cancelled
+            | State::NodeFail
+            | State::OutOfMemory => {}
+        }
+        self.dirty_demand.insert(number);
+        self.revision = self.revision.saturating_add(1);
+    }
+
+    /// Which element a run belongs to.
+    fn locate(&self, run: &RunId) -> Option<(u64, usize)> {
+        let task = run.task.as_str();
+        let (name, index) = match task.split_once('/') {
+            Some((name, index)) => (name, index.parse().ok()?),
+            None => (task, 0),
+        };
+        let number = *self.by_name.get(name)?;
+        let job = self.jobs.get(&number)?;
+        Some((number, job.position(index)?))
+    }
+
+    /// Takes in a status. Statuses of older attempts, or of jobs that are gone, mean nothing.
+    pub fn update(&mut self, update: &TaskUpdate, now: Timestamp) {
+        let run = update.run();
+        let Some((number, at)) = self.locate(&run) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        let Some(element) = job.elements.get_mut(at) else {
+            return;
+        };
+        if element.state.is_final() || element.attempt() != run.attempt {
+            return;
+        }
+        let present = element.present.get_or_insert_default();
+        present.attempt = run.attempt;
+        if update.phase >= TaskPhase::Running && !present.running {
+            present.running = true;
+            present.started = update.at;
+        }
+        if !update.phase.is_terminal() {
+            if element.state == State::Pending {
+                self.unqueue(number, at);
+                if let Some(job) = self.jobs.get_mut(&number) {
+                    job.set(at, State::Running);
+                }
+            }
+            self.revision = self.revision.saturating_add(1);
+            return;
+        }
+        present.ended = update.at;
+        present.reason = update
+            .reason
+            .map(|code| code.as_str().to_owned())
+            .unwrap_or_default();
+        present.message.clone_from(&update.message);
+        present.usage = update.usage;
+        element.exit = update.exit;
+        let cancelling = element.state == State::Cancelling;
+        let failures = element.attempts.saturating_sub(element.requeues);
+        let end = End {
+            phase: update.phase,
+            reason: update.reason,
+            exit: update.exit,
+        };
+        let next = judge(
+            end,
+            cancelling,
+            failures,
+            element.requeues,
+            job.spec.retries,
+        );
+        match next {
+            Next::Final(state) => self.end(number, at, state, now),
+            Next::Again { free } => self.requeue(number, at, free, now),
+        }
+    }
+
+    fn unqueue(&mut self, number: u64, at: usize) {
+        if let Some(ready) = self.ready.get_mut(&number) {
+            ready.remove(&at);
+        }
+        self.delayed
+            .retain(|(_, job, element)| (*job, *element) != (number, at));
+    }
+
+    fn end(&mut self, number: u64, at: usize, state: State, now: Timestamp) {
+        self.unqueue(number, at);
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        if let Some(element) = job.elements.get_mut(at)
+            && element.present.is_some()
+        {
+            element.attempts = element.attempts.saturating_add(1);
+        }
+        job.set(at, state);
+        if job.started.is_none() {
+            job.started = Some(now);
+        }
+        if job.is_over() {
+            job.ended = Some(now);
+        }
+        self.changed(number, at);
+    }
+
+    fn requeue(&mut self, number: u64, at: usize, free: bool, now: Timestamp) {
+        self.unqueue(number, at);
+        let Some(job) = self.jobs.get_mut(&number) else {
+            return;
+        };
+        job.set(at, State::Pending);
+        let Some(element) = job.elements.get_mut(at) else {
+            return;
+        };
+        element.attempts = element.attempts.saturating_add(1);
+        if free {
+            element.requeues = element.requeues.saturating_add(1);
+        }
+        let wait = u64::try_from(delay(element.attempts).as_millis()).unwrap_or(u64::MAX);
+        self.delayed
+            .insert((Timestamp(now.0.saturating_add(wait)), number, at));
+        self.changed(number, at);
+    }
+
+    fn changed(&mut self, number: u64, at: usize) {
+        self.dirty_jobs.insert(number);
+        self.dirty_pieces.insert((number, records::piece_of(at)));
+        self.dirty_demand.insert(number);
+        self.revision = self.revision.saturating_add(1);
+    }
+
+    /// Lets elements go whose moment has come; gives the next moment.
+    pub fn release_delayed(&mut self, now: Timestamp) -> Option<Timestamp> {
+        while let Some((when, number, at)) = self.delayed.first().copied() {
+            if when > now {
+                return Some(when);
+            }
+            self.delayed.pop_first();
+            self.ready.entry(number).or_default().insert(at);
+            self.dirty_demand.insert(number);
+        }
+        None
+    }
+
+    /// Cancels a job, an element or a range of elements; gives the runs to be killed.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, `AMBIGUOUS`, `INVALID`, or `ALREADY_TERMINAL` when all of it is over.
+    pub fn cancel(
+        &mut self,
+        selector: &str,
+        dry_run: bool,
+        now: Timestamp,
+    ) -> Result<Vec<RunId>, Refused> {
+        let (number, positions) = self.select(selector)?;
+        let live: Vec<usize> = match self.jobs.get(&number) {
+            Some(job) => positions
+                .into_iter()
+                .filter(|at| job.elements.get(*at).is_some_and(|e| !e.state.is_final()))
+                .collect(),
+            None => Vec::new(),
+        };
+        if live.is_empty() {
+            let detail = format!("'{selector}' is over already");
+            return Err(Refused::new(Code::AlreadyTerminal, detail));
+        }
+        let mut kills = Vec::new();
+        if dry_run {
+            return Ok(kills);
+        }
+        for at in live {
+            let Some(job) = self.jobs.get_mut(&number) else {
+                break;
+            };
+            let state = job.elements.get(at).map(|element| element.state);
+            if state == Some(State::Pending) {
+                self.end(number, at, State::Cancelled, now);
+                continue;
+            }
+            job.set(at, State::Cancelling);
+            kills.extend(run_of(job, at));
+            self.changed(number, at);
+        }
+        Ok(kills)
+    }
+
+    /// `train-41`, `train-41/7`, `train-41/1-3`, and `train-41_7` on input.
+    fn select(&self, selector: &str) -> Result<(u64, Vec<usize>), Refused> {
+        let (name, range) = match selector.split_once('/') {
+            Some((name, range)) => (name, Some(range)),
+            None => match selector.rsplit_once('_') {
+                Some((name, range)) if self.by_name.contains_key(name) => (name, Some(range)),
+                _ => (selector, None),
+            },
+        };
+        let job = self.find(name)?;
+        let Some(range) = range else {
+            return Ok((job.number, (0..job.elements.len()).collect()));
+        };
+        let indices =
+            read_indices(range).map_err(|error| Refused::field("jobs", error.to_string()))?;
+        let positions: Vec<usize> = indices
+            .iter()
+            .filter_map(|index| job.position(*index))
+            .collect();
+        if positions.is_empty() {
+            return Err(Refused::new(
+                Code::NotFound,
+                format!("job '{}' has no element {range}", job.name),
+            ));
+        }
+        Ok((job.number, positions))
+    }
+
+    /// Brings the queue together with what the broker says runs. Gives the runs to be killed:
+    /// cancelled ones, and those of jobs that are not known any more.
+    pub fn recover(&mut self, runs: &[RunInfo], now: Timestamp) -> Vec<RunId> {
+        let mut kills = Vec::new();
+        let mut alive: BTreeSet<(u64, usize)> = BTreeSet::new();
+        for info in runs {
+            let Some((number, at)) = self.locate(&info.run) else {
+                if !info.phase.is_terminal() {
+                    kills.push(info.run.clone());
+                }
+                continue;
+            };
+            let Some(job) = self.jobs.get_mut(&number) else {
+                continue;
+            };
+            let Some(element) = job.elements.get_mut(at) else {
+                continue;
+            };
+            if element.state.is_final() || element.attempt() != info.run.attempt {
+                if !info.phase.is_terminal() {
+                    kills.push(info.run.clone());
+                }
+                continue;
+            }
+            alive.insert((number, at));
+            let present = element.present.get_or_insert_default();
+            present.attempt = info.run.attempt;
+            present.node.clone_from(&info.node);
+            present.node_address.clone_from(&info.node_address);
+            present.agent = info
+                .agent
+                .map(|agent| agent.to_string())
+                .unwrap_or_default();
+            match element.state {
+                State::Cancelling => kills.push(info.run.clone()),
+                State::Pending => {
+                    job.set(at, State::Running);
+                    self.unqueue(number, at);
+                }
+                State::Running
+                | State::Completed
+                | State::Failed
+                | State::Timeout
+                | State::Cancelled
+                | State::NodeFail
+                | State::OutOfMemory => {}
+            }
+        }
+        self.settle_absent(&alive, now);
+        self.dirty_demand.extend(self.jobs.keys().copied());
+        self.revision = self.revision.saturating_add(1);
+        kills
+    }
+
+    /// Elements thought to run that the broker does not have never started, or their end was
+    /// stored already: they wait again, or are cancelled as was asked.
+    fn settle_absent(&mut self, alive: &BTreeSet<(u64, usize)>, now: Timestamp) {
+        let mut absent = Vec::new();
+        for job in self.jobs.values() {
+            for (at, element) in job.elements.iter().enumerate() {
+                let open = matches!(element.state, State::Running | State::Cancelling);
+                if open && !alive.contains(&(job.number, at)) {
+                    absent.push((job.number, at, element.state));
+                }
+            }
+        }
+        for (number, at, state) in absent {
+            if state == State::Cancelling {
+                self.end(number, at, State::Cancelled, now);
+            } else if let Some(job) = self.jobs.get_mut(&number) {
+                job.set(at, State::Pending);
+                if let Some(element) = job.elements.get_mut(at) {
+                    element.present = None;
+                }
+                self.ready.entry(number).or_default().insert(at);
+            }
+        }
+    }
+
+    /// Takes a job out that could not be stored: it was never promised to anybody.
+    pub fn withdraw(&mut self, number: u64) {
+        if let Some(job) = self.jobs.remove(&number) {
+            self.by_name.remove(&job.name);
+            self.by_key.remove(&job.key);
+            self.ready.remove(&number);
+            self.dirty_demand.remove(&number);
+        }
+    }
+
+    /// Everything that has changed since it was last stored, as records to write and to delete.
+    pub fn take_writes(&mut self) -> records::Writes {
+        let mut writes = records::Writes::default();
+        for number in std::mem::take(&mut self.dirty_jobs) {
+            if let Some(job) = self.jobs.get(&number) {
+                writes.puts.push(records::job(job));
+            }
+        }
+        for (number, piece) in std::mem::take(&mut self.dirty_pieces) {
+            if let Some(job) = self.jobs.get(&number) {
+                writes.puts.push(records::piece(job, piece));
+            }
+        }
+        for (number, pieces) in std::mem::take(&mut self.deleted) {
+            writes.deletes.extend(records::keys(number, pieces));
+        }
+        writes
+    }
+}
+
+fn run_of(job: &Job, at: usize) -> Option<RunId> {
+    let attempt = job.elements.get(at).map(Element::attempt)?;
+    Some(RunId::new(TaskId::new(&job.task(at)).ok()?, attempt))
+}

@@ -1,0 +1,438 @@
+//! The loop: events of the broker and calls of users in, writes, acknowledgements, launches out.
+//!
+//! One turn: take what is waiting, change the queue, store what changed, and only then answer,
+//! acknowledge, kill and ask for more. Accepts travel while the loop goes on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use mete_sdk::model::{TaskSpec as RawTaskSpec, Timestamp};
+use mete_sdk::store::Write;
+use mete_sdk::{
+    Claim, Connected, Error, Event, Events, Launch, LaunchVerdict, Offer, Offers, Refuse, Result,
+    RunId, Session, TaskSpec, TaskUpdate,
+};
+use tokio::sync::mpsc;
+
+use crate::demand;
+use crate::element::Present;
+use crate::job::Job;
+use crate::queue::{Queue, Start};
+use crate::records::{self, Writes};
+use crate::service::{Command, Shared};
+
+/// Statuses dealt with in one turn at the most.
+const MOST_UPDATES: usize = 4096;
+
+/// Bytes of one write to the store; it takes 512 KiB.
+const MOST_WRITE: usize = 400 << 10;
+
+/// A claim's count is cumulative; beyond this it is made anew.
+const MOST_COUNT: u32 = 90_000;
+
+/// Launches whose verdicts came.
+type Verdicts = Vec<LaunchVerdict>;
+
+pub(crate) struct Shell {
+    session: Session,
+    shared: Arc<Shared>,
+    /// Launches without a verdict yet, by job.
+    in_flight: HashMap<String, u32>,
+    verdicts: (mpsc::Sender<Verdicts>, mpsc::Receiver<Verdicts>),
+    specs: HashMap<String, Arc<RawTaskSpec>>,
+    loaded: bool,
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO);
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// An answer to a user, given once it is known whether the store took the change.
+type Reply = Box<dyn FnOnce(Option<&Error>) + Send>;
+
+/// What one turn owes once its changes are stored.
+#[derive(Default)]
+struct Turn {
+    updates: Vec<(RunId, u64)>,
+    kills: Vec<RunId>,
+    replies: Vec<Reply>,
+    submitted: Vec<u64>,
+}
+
+impl Shell {
+    pub(crate) fn new(session: Session, shared: Arc<Shared>) -> Self {
+        Self {
+            session,
+            shared,
+            in_flight: HashMap::new(),
+            verdicts: mpsc::channel(1024),
+            specs: HashMap::new(),
+            loaded: false,
+        }
+    }
+
+    pub(crate) async fn run(
+        mut self,
+        mut events: Events,
+        mut commands: mpsc::Receiver<Command>,
+    ) -> Result<()> {
+        loop {
+            let mut turn = Turn::default();
+            let next = self.shared.change(|queue| queue.release_delayed(now()));
+            let wait = next.map_or(Duration::from_secs(60), |at| {
+                Duration::from_millis(at.since(now()).0.max(1))
+            });
+            tokio::select! {
+                event = events.next() => {
+                    let Some(event) = event else { return Err(Error::Closed) };
+                    self.event(event, &mut events, &mut turn).await?;
+                }
+                Some(verdicts) = self.verdicts.1.recv() => self.settle(&verdicts),
+                Some(command) = commands.recv(), if self.loaded => {
+                    self.command(command, &mut turn);
+                    while let Ok(command) = commands.try_recv() {
+                        self.command(command, &mut turn);
+                    }
+                }
+                () = tokio::time::sleep(wait) => {}
+            }
+            self.finish(turn).await?;
+        }
+    }
+
+    async fn event(&mut self, event: Event, events: &mut Events, turn: &mut Turn) -> Result<()> {
+        match event {
+            Event::Connected(connected) => self.connected(connected, turn).await?,
+            Event::Offers(offers) => self.offers(offers).await?,
+            Event::Update(update) => {
+                let mut updates = vec![update];
+                updates.extend(events.ready_updates(MOST_UPDATES));
+                self.updates(&updates, turn);
+            }
+            Event::Closed(error) => return Err(error),
+            Event::Disconnected(why) => tracing::info!(why, "batch lost its stream"),
+            Event::Rescinded(_) | Event::AgentChanged(_) => {}
+            // The enum may grow: an event of a newer SDK means nothing to this queue.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The first time: the queue is rebuilt from the store and compared with what runs.
+    async fn connected(&mut self, connected: Connected, turn: &mut Turn) -> Result<()> {
+        if self.loaded {
+            return Ok(());
+        }
+        let stored = self.session.store().list("job/").await?;
+        let stored: Vec<_> = stored
+            .into_iter()
+            .map(|record| (record.key, record.value))
+            .collect();
+        let jobs = records::read(&stored).map_err(Error::handler)?;
+        let count = jobs.len();
+        let runs = connected.snapshot.runs;
+        let framework = self.session.framework_id().unwrap_or_default();
+        turn.kills = self.shared.change(|queue| {
+            let mut fresh = Queue::new();
+            for job in jobs {
+                fresh.insert(job);
+            }
+            *queue = fresh;
+            queue.recover(&runs, now())
+        });
+        self.shared.ready(framework);
+        self.loaded = true;
+        tracing::info!(
+            jobs = count,
+            runs = runs.len(),
+            "batch took its queue up again"
+        );
+        Ok(())
+    }
+
+    fn updates(&mut self, updates: &[TaskUpdate], turn: &mut Turn) {
+        self.shared.change(|queue| {
+            for update in updates {
+                queue.update(update, now());
+            }
+        });
+        turn.updates
+            .extend(updates.iter().map(|update| (update.run(), update.sequence)));
+    }
+
+    async fn offers(&mut self, offers: Vec<Offer>) -> Result<()> {
+        let mut offers = Offers::new(&self.session, offers);
+        for claim in offers.claims() {
+            self.fill(&mut offers, claim.as_str());
+        }
+        offers.decline("nothing of the job waits", Refuse::UntilDemandChanges);
+        let submitted = offers.submit().await?;
+        self.settle(&submitted.unsent);
+        for accepting in submitted.accepting {
+            let verdicts = self.verdicts.0.clone();
+            tokio::spawn(async move {
+                match accepting.await {
+                    // The loop ends before its receiver does.
+                    Ok(list) => drop(verdicts.send(list).await),
+                    Err(error) => tracing::debug!(%error, "an accept has no verdict"),
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, offers: &mut Offers, name: &str) {
+        let Some(spec) = self.spec(name) else { return };
+        let mut launched: u32 = 0;
+        while let Some(slot) = offers.take(name) {
+            let place = Present {
+                node: slot.node.clone(),
+                agent: slot.agent.to_string(),
+                node_address: slot.node_address.clone(),
+                ..Present::default()
+            };
+            let Some(start) = self.shared.change(|queue| queue.start_next(name, place)) else {
+                offers.put_back(slot);
+                break;
+            };
+            launched = launched.saturating_add(1);
+            offers.launch_as(slot, launch(name, &start, &spec));
+        }
+        let in_flight = self.in_flight.entry(name.to_owned()).or_default();
+        *in_flight = in_flight.saturating_add(launched);
+    }
+
+    /// One spec for all elements of a job; what differs travels with each launch.
+    fn spec(&mut self, name: &str) -> Option<Arc<RawTaskSpec>> {
+        if let Some(spec) = self.specs.get(name) {
+            return Some(Arc::clone(spec));
+        }
+        let spec = self
+            .shared
+            .read(|queue| queue.find(name).ok().map(task_spec))?;
+        let spec = Arc::new(spec);
+        self.specs.insert(name.to_owned(), Arc::clone(&spec));
+        Some(spec)
+    }
+
+    fn settle(&mut self, verdicts: &[LaunchVerdict]) {
+        for verdict in verdicts {
+            let name = verdict.run.task.as_str();
+            let name = name.split_once('/').map_or(name, |(name, _)| name);
+            if let Some(in_flight) = self.in_flight.get_mut(name) {
+                *in_flight = in_flight.saturating_sub(1);
+            }
+            self.shared.change(|queue| match &verdict.outcome {
+                Ok(_) => queue.launched(&verdict.run, now()),
+                // Our own run of an earlier try: its statuses come.
+                Err(reason) if reason.is(mete_sdk::Code::AlreadyExists) => {
+                    queue.launched(&verdict.run, now());
+                }
+                Err(reason) => {
+                    tracing::debug!(run = %verdict.run, %reason, "a launch was refused");
+                    queue.refused(&verdict.run, now());
+                }
+            });
+            self.shared.change(|queue| queue.touch_demand(name));
+        }
+        self.in_flight.retain(|_, count| *count > 0);
+    }
+
+    fn command(&mut self, command: Command, turn: &mut Turn) {
+        match command {
+            Command::Submit { spec, key, reply } => {
+                match self.shared.change(|queue| queue.submit(*spec, key, now())) {
+                    Ok(submitted) => {
+                        if submitted.fresh {
+                            turn.submitted.push(submitted.number);
+                        }
+                        turn.replies.push(Box::new(move |failed| {
+                            let answer = match failed {
+                                None => Ok((submitted.name, submitted.elements)),
+                                Some(error) => Err(crate::service::not_stored(error)),
+                            };
+                            let _caller_gone = reply.send(answer);
+                        }));
+                    }
+                    Err(refused) => drop(reply.send(Err(refused))),
+                }
+            }
+            Command::Cancel {
+                jobs,
+                dry_run,
+                reply,
+            } => {
+                let mut kills = Vec::new();
+                let answers = self.shared.change(|queue| {
+                    let one = |job: &String| {
+                        queue
+                            .cancel(job, dry_run, now())
+                            .map(|runs| kills.extend(runs))
+                    };
+                    jobs.iter().map(one).collect::<Vec<_>>()
+                });
+                turn.kills.extend(kills);
+                turn.replies.push(Box::new(move |failed| {
+                    let answer = match failed {
+                        None => answers,
+                        Some(error) => answers
+                            .iter()
+                            .map(|_| Err(crate::service::not_stored(error)))
+                            .collect(),
+                    };
+                    let _caller_gone = reply.send(answer);
+                }));
+            }
+        }
+    }
+
+    /// Stores, then answers, acknowledges, kills and asks for more.
+    async fn finish(&mut self, turn: Turn) -> Result<()> {
+        if !self.loaded {
+            return Ok(());
+        }
+        let writes = self.shared.change(Queue::take_writes);
+        let failed = match self.store(writes).await {
+            Ok(()) => None,
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = &failed {
+            tracing::warn!(%error, "the store refused the queue's records");
+            self.shared.change(|queue| {
+                for number in &turn.submitted {
+                    queue.withdraw(*number);
+                }
+            });
+        }
+        for reply in turn.replies {
+            reply(failed.as_ref());
+        }
+        if failed.is_none() {
+            self.session.acknowledge_all(turn.updates);
+        }
+        if !turn.kills.is_empty() {
+            let killed = self.session.kill(&turn.kills, None, "cancelled").await;
+            if let Err(error) = killed {
+                tracing::warn!(%error, "kills not sent");
+            }
+        }
+        self.shared.tell();
+        self.ask_for_more().await
+    }
+
+    async fn store(&self, writes: Writes) -> Result<()> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let store = self.session.store();
+        let mut write = Write::new();
+        for key in writes.deletes {
+            write = write.delete(key);
+            if write.bytes() > MOST_WRITE {
+                store.write(std::mem::take(&mut write)).await?;
+            }
+        }
+        for (key, value) in writes.puts {
+            let more = key.len().saturating_add(value.len());
+            if !write.is_empty() && write.bytes().saturating_add(more) > MOST_WRITE {
+                store.write(std::mem::take(&mut write)).await?;
+            }
+            write = write.put(key, value);
+        }
+        if !write.is_empty() {
+            store.write(write).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings the claims in line with what the jobs want now.
+    async fn ask_for_more(&mut self) -> Result<()> {
+        let wanted = self.shared.change(Queue::take_demand);
+        let mut upsert: BTreeMap<String, Claim> = BTreeMap::new();
+        let mut remove = Vec::new();
+        for (name, wanted) in wanted {
+            let flying = self.in_flight.get(&name).copied().unwrap_or(0);
+            let known = self.session.claim(&name);
+            let launched = known.as_ref().map_or(0, |info| info.launched);
+            let over = self
+                .shared
+                .read(|queue| queue.find(&name).map_or(true, Job::is_over));
+            if over || (launched > MOST_COUNT && flying == 0) {
+                self.specs.remove(&name);
+                if known.is_some() {
+                    remove.push(name.clone());
+                }
+                if over {
+                    continue;
+                }
+            }
+            let base = if remove.last() == Some(&name) {
+                0
+            } else {
+                launched
+            };
+            let count = base.saturating_add(flying).saturating_add(wanted);
+            let same = known.is_some_and(|info| info.claim.count == count);
+            if count == 0 || (same && base == launched) {
+                continue;
+            }
+            let claim = self
+                .shared
+                .read(|queue| demand::claim(queue.find(&name).ok()?, count).ok());
+            if let Some(claim) = claim {
+                upsert.insert(name, claim);
+            }
+        }
+        if !remove.is_empty() {
+            self.session
+                .withdraw(remove.iter().map(String::as_str))
+                .await?;
+        }
+        if !upsert.is_empty() {
+            let claims = upsert
+                .iter()
+                .map(|(name, claim)| (name.as_str(), claim.clone()));
+            self.session.want_all(claims).await?;
+        }
+        Ok(())
+    }
+}
+
+fn launch(name: &str, start: &Start, spec: &Arc<RawTaskSpec>) -> Launch {
+    let mut launch = Launch::new(start.run.clone(), Arc::clone(spec));
+    launch.labels.insert("job".to_owned(), name.to_owned());
+    launch
+        .labels
+        .insert("element".to_owned(), start.index.to_string());
+    if start.array {
+        launch
+            .environment
+            .insert("METE_INDEX".to_owned(), start.index.to_string());
+    }
+    launch
+}
+
+fn task_spec(job: &Job) -> RawTaskSpec {
+    let mut spec = TaskSpec::command(&job.spec.name, &job.spec.command)
+        .working_directory(&job.spec.working_directory)
+        .env("METE_JOB", &job.name);
+    for (name, value) in &job.spec.environment {
+        spec = spec.env(name, value);
+    }
+    if job.spec.kill_grace_ms > 0 {
+        spec = spec.kill_grace(Duration::from_millis(job.spec.kill_grace_ms));
+    }
+    if job.spec.time_limit_ms > 0 {
+        spec = spec.time_limit(Duration::from_millis(job.spec.time_limit_ms));
+    }
+    if let Some(fake) = &job.spec.fake {
+        let code = u8::try_from(fake.exit_code).unwrap_or(u8::MAX);
+        spec = spec.fake(Duration::from_millis(fake.run_ms), code);
+    }
+    spec.run
+}
