@@ -1,5 +1,5 @@
-//! Times rounds: `cargo bench -p mete-allocator -- AGENTS ROLES FRAMEWORKS [SEED]`. Prints one line
-//! of JSON; the naive allocator places a sample of tasks, and its time for all is worked out.
+//! Times rounds: `cargo bench -p mete-allocator -- AGENTS ROLES FRAMEWORKS SEED TIMES`. Prints one
+//! line of JSON; the naive allocator places a sample of tasks, and its time for all is worked out.
 
 #![expect(
     clippy::print_stdout,
@@ -16,8 +16,8 @@ const ALL: fn() -> Dirty = || Dirty {
     all: true,
     ..Dirty::default()
 };
-/// Rounds measured; the middle one counts.
-const TIMES: usize = 7;
+/// Rounds measured unless said otherwise; the middle one counts.
+const TIMES: u32 = 7;
 /// Tasks that the naive allocator places.
 const SAMPLE: usize = 20;
 
@@ -29,9 +29,10 @@ fn main() {
     let number = |at: usize, usual: u32| numbers.get(at).copied().unwrap_or(usual);
     let (agents, roles) = (number(0, 50_000), number(1, 1_000));
     let (frameworks, seed) = (number(2, 1_000), number(3, 1));
+    let runs = number(4, TIMES).max(1);
     let mut view = reference::scenario(agents, roles, frameworks, u64::from(seed));
 
-    let (full, round) = middle(|| timed(&view, &ALL()));
+    let (full, round) = middle(TIMES, || timed(&view, &ALL()));
     let placements = round.placements.len();
     let slots: u32 = round
         .placements
@@ -55,7 +56,7 @@ fn main() {
     reference::book(&mut view, &settled);
     let mut seed = u64::from(seed);
     let mut found = 0;
-    let (incremental, _) = middle(|| {
+    let (incremental, _) = middle(runs, || {
         seed += 1;
         let dirty = reference::one_change(&mut view, seed);
         let (took, round) = timed(&view, &dirty);
@@ -73,21 +74,31 @@ fn main() {
 }
 
 /// The middle time of several runs, and the last result.
-fn middle<T>(mut run: impl FnMut() -> (Duration, T)) -> (Duration, T) {
+fn middle<T>(runs: u32, mut run: impl FnMut() -> (Duration, T)) -> (Duration, T) {
     let mut times = Vec::new();
     let mut last = None;
-    for _ in 0..TIMES {
+    for _ in 0..runs {
         let (time, result) = run();
         times.push(time);
         last = Some(result);
     }
     times.sort_unstable();
-    (times[TIMES / 2], last.expect("at least one run"))
+    (times[times.len() / 2], last.expect("at least one run"))
 }
 
-/// A round with the time it took.
+/// A round with the time it took: of the processor where Linux says it, since others may be busy
+/// on the machine, else of the clock.
 fn timed(view: &View, dirty: &Dirty) -> (Duration, Round) {
-    let started = Instant::now();
+    let (started, before) = (Instant::now(), on_processor());
     let round = allocate(view, dirty, Limits::NONE);
-    (started.elapsed(), round)
+    let clock = started.elapsed();
+    let used = before.zip(on_processor());
+    (used.map_or(clock, |(before, after)| after - before), round)
+}
+
+/// How long this thread has run.
+fn on_processor() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanos = text.split_whitespace().next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanos))
 }

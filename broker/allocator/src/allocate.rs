@@ -91,6 +91,7 @@ fn placements(fill: &mut Fill<'_>, takers: &Takers<'_>, base: usize) -> Vec<Plac
                 agent: draft.agent,
                 resources: draft
                     .resources
+                    .map(|resources| *resources)
                     .unwrap_or_else(|| times(&looked.claim.shape, draft.slots)),
                 slots: draft.slots,
             });
@@ -104,7 +105,10 @@ fn placements(fill: &mut Fill<'_>, takers: &Takers<'_>, base: usize) -> Vec<Plac
                 role: taker.role.clone(),
                 claim: None,
                 agent: draft.agent,
-                resources: draft.resources.unwrap_or_default(),
+                resources: draft
+                    .resources
+                    .map(|resources| *resources)
+                    .unwrap_or_default(),
                 slots: 0,
             });
         }

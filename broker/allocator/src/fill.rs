@@ -12,7 +12,7 @@ use crate::order::Scale;
 use crate::round::Limits;
 use crate::scratch::{Hidden, Scratch, ShapeState};
 use crate::share::Share;
-use crate::view::kinds::{Amounts, add};
+use crate::view::kinds::{Amounts, Sums, add};
 use crate::view::{ClaimView, Place, ShapeEntry, View};
 
 /// Where a claim may be placed in this round.
@@ -44,7 +44,19 @@ pub(crate) struct Looked<'a> {
 /// Claims in order, all of one domain.
 struct Source<'a> {
     domain: Domain,
+    /// Their shape, if they all have the same.
+    shape: Option<usize>,
     places: btree_set::Iter<'a, Place>,
+}
+
+/// The claim whose turn it is.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    place: &'a Place,
+    domain: Domain,
+    shape: usize,
+    /// Its number once it had a turn.
+    looked: Option<usize>,
 }
 
 /// A framework in one role.
@@ -56,8 +68,7 @@ struct Contender<'a> {
     sources: Vec<Source<'a>>,
     /// The first claim of each source.
     heads: BTreeSet<(&'a Place, usize)>,
-    /// The claim whose turn it is.
-    head: Option<usize>,
+    head: Option<Head<'a>>,
     /// Shapes that fit nowhere for it, where refusals make that its own matter.
     failed: BTreeSet<usize>,
 }
@@ -67,6 +78,18 @@ struct RoleState<'a> {
     weight_milli: u32,
     held: Amounts,
     queue: BTreeSet<(Share, FrameworkId, usize)>,
+}
+
+impl<'a> RoleState<'a> {
+    fn new(view: &View, path: &'a RolePath) -> Self {
+        let held = view.role_held.get(path).map(Sums::amounts);
+        Self {
+            path,
+            weight_milli: view.weight_milli(path),
+            held: held.unwrap_or_default(),
+            queue: BTreeSet::new(),
+        }
+    }
 }
 
 /// What a round wants to fill: touched claims everywhere, others on the dirty agents only.
@@ -157,10 +180,12 @@ impl<'a> Fill<'a> {
 
     /// Finds who contends, and for what.
     fn gather(&mut self) {
-        let mut sources: BTreeMap<(&'a RolePath, FrameworkId), Vec<Source<'a>>> = BTreeMap::new();
+        // By framework first: comparing paths is slower.
+        let mut sources: BTreeMap<(FrameworkId, &'a RolePath), Vec<Source<'a>>> = BTreeMap::new();
         for ((role, framework), places) in &self.wanted.touched {
-            sources.entry((role, *framework)).or_default().push(Source {
+            sources.entry((*framework, role)).or_default().push(Source {
                 domain: Domain::All,
+                shape: None,
                 places: places.iter(),
             });
         }
@@ -174,25 +199,35 @@ impl<'a> Fill<'a> {
                 if !self.wanted.all && !self.fits_dirty(entry) {
                     continue;
                 }
-                self.number(shape, entry);
+                let shape = Some(self.number(shape, entry));
                 for ((role, framework), places) in &entry.queues {
-                    sources.entry((role, *framework)).or_default().push(Source {
+                    sources.entry((*framework, role)).or_default().push(Source {
                         domain,
+                        shape,
                         places: places.iter(),
                     });
                 }
             }
         }
-        for ((role, framework), sources) in sources {
-            self.add_contender(role, framework, sources);
+        let mut paths: Vec<&'a RolePath> = sources.keys().map(|(_, role)| *role).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        self.roles = paths
+            .iter()
+            .map(|path| RoleState::new(self.view, path))
+            .collect();
+        for ((framework, path), sources) in sources {
+            if let Ok(role) = paths.binary_search(&path) {
+                self.add_contender((role, path), framework, sources);
+            }
         }
     }
 
     /// Says whether some dirty agent has the numbers for the shape.
     fn fits_dirty(&self, entry: &ShapeEntry) -> bool {
         self.wanted.agents.iter().any(|agent| {
-            let view = self.scratch.numbers(*agent);
-            view.is_some_and(|(_, free)| free.covers(&entry.need))
+            let found = self.scratch.find(*agent);
+            found.is_some_and(|found| found.entry.free.covers(&entry.need))
         })
     }
 
@@ -208,7 +243,7 @@ impl<'a> Fill<'a> {
 
     fn add_contender(
         &mut self,
-        path: &'a RolePath,
+        (role, path): (usize, &'a RolePath),
         framework: FrameworkId,
         mut sources: Vec<Source<'a>>,
     ) {
@@ -222,29 +257,11 @@ impl<'a> Fill<'a> {
             }
             return;
         }
-        let role = match self.roles.last() {
-            Some(last) if last.path == path => self.roles.len().saturating_sub(1),
-            _ => {
-                let held = self.view.role_held.get(path);
-                self.roles.push(RoleState {
-                    path,
-                    weight_milli: self.view.weight_milli(path),
-                    held: held
-                        .map(super::view::kinds::Sums::amounts)
-                        .unwrap_or_default(),
-                    queue: BTreeSet::new(),
-                });
-                self.roles.len().saturating_sub(1)
-            }
-        };
         let mut held = Amounts::new();
         if let Some(entry) = self.view.frameworks.get(&framework) {
             for (kind, amount) in entry.held.get(path).into_iter().flatten() {
                 add(&mut held, *kind, *amount);
             }
-            self.offered
-                .entry(framework)
-                .or_insert_with(|| entry.offered.clone());
         }
         let mut heads = BTreeSet::new();
         for (at, source) in sources.iter_mut().enumerate() {
@@ -290,41 +307,56 @@ impl<'a> Fill<'a> {
 
     /// Sets the contender's head to its next claim that may still fit somewhere.
     fn advance(&mut self, number: usize) {
-        loop {
+        while let Some((head, source)) = self.next(number) {
+            let dead = self.is_dead(number, &head);
             let Some(contender) = self.contenders.get_mut(number) else {
                 return;
             };
+            if !dead {
+                contender.head = Some(head);
+                return;
+            }
+            let framework = contender.framework;
+            match head.domain {
+                Domain::All => {
+                    if let Some(looked) = self.note(framework, head.place, Domain::All, false) {
+                        self.finish(looked);
+                    }
+                }
+                // All that follows in this source has the same shape: what was said of it stands.
+                Domain::Dirty => contender.heads.retain(|(_, at)| *at != source),
+            }
+        }
+    }
+
+    /// Takes the next claim of a contender, and says from which source.
+    fn next(&mut self, number: usize) -> Option<(Head<'a>, usize)> {
+        loop {
+            let contender = self.contenders.get_mut(number)?;
             contender.head = None;
-            let Some((place, at)) = contender.heads.pop_first() else {
-                return;
-            };
-            let Some(source) = contender.sources.get_mut(at) else {
-                return;
-            };
+            let (place, at) = contender.heads.pop_first()?;
+            let source = contender.sources.get_mut(at)?;
+            contender
+                .heads
+                .extend(source.places.next().map(|place| (place, at)));
             let (framework, domain, role) = (contender.framework, source.domain, contender.role);
-            let next = source.places.next();
-            contender.heads.extend(next.map(|place| (place, at)));
+            let known = source.shape;
             if domain == Domain::Dirty && self.is_touched(role, framework, place) {
                 continue;
             }
-            if domain == Domain::Dirty && self.is_dead_on_dirty(framework, place) {
-                // All that follows in this source has the same shape: what was said of it stands.
-                if let Some(contender) = self.contenders.get_mut(number) {
-                    contender.heads.retain(|(_, source)| *source != at);
-                }
-                continue;
-            }
-            let Some(looked) = self.note(framework, place, domain, false) else {
-                continue;
+            let view = self.view;
+            let shape = known.or_else(|| {
+                let claim = view.claim(framework, &place.claim)?;
+                let (shape, entry) = view.shapes.get_key_value(&claim.shape)?;
+                Some(self.number(shape, entry))
+            });
+            let head = Head {
+                place,
+                domain,
+                shape: shape?,
+                looked: None,
             };
-            if self.is_dead(number, looked) {
-                self.finish(looked);
-                continue;
-            }
-            if let Some(contender) = self.contenders.get_mut(number) {
-                contender.head = Some(looked);
-            }
-            return;
+            return Some((head, at));
         }
     }
 
@@ -341,28 +373,16 @@ impl<'a> Fill<'a> {
             .is_some_and(|places| places.contains(place))
     }
 
-    fn is_dead_on_dirty(&self, framework: FrameworkId, place: &Place) -> bool {
-        self.view
-            .claim(framework, &place.claim)
-            .and_then(|claim| self.shape_numbers.get(&claim.shape))
-            .and_then(|shape| self.shapes.get(*shape))
-            .is_some_and(|shape| shape.dead_dirty)
-    }
-
-    fn is_dead(&self, contender: usize, looked: usize) -> bool {
-        let Some(looked) = self.looked.get(looked) else {
-            return true;
-        };
+    fn is_dead(&self, contender: usize, head: &Head<'_>) -> bool {
         let failed = self
             .contenders
             .get(contender)
-            .is_some_and(|contender| contender.failed.contains(&looked.shape));
-        let shape = self.shapes.get(looked.shape);
-        let dead = |shape: &ShapeState<'_>| match looked.domain {
+            .is_some_and(|contender| contender.failed.contains(&head.shape));
+        let dead = |shape: &ShapeState<'_>| match head.domain {
             Domain::All => shape.dead,
             Domain::Dirty => shape.dead_dirty,
         };
-        failed || shape.is_none_or(dead)
+        failed || self.shapes.get(head.shape).is_none_or(dead)
     }
 
     fn finish(&mut self, looked: usize) {
@@ -408,58 +428,96 @@ impl<'a> Fill<'a> {
     }
 
     fn head_shape(&self, contender: &Contender<'a>) -> Option<&'a ShapeEntry> {
-        let looked = self.looked.get(contender.head?)?;
-        self.shapes.get(looked.shape).map(|shape| shape.entry)
+        let head = contender.head.as_ref()?;
+        self.shapes.get(head.shape).map(|shape| shape.entry)
     }
 
     /// One turn of a contender: tasks of its head up to the next step, the cap, or what fits.
     fn turn(&mut self, number: usize) {
-        let Some((head, mut most)) = self.most_of_turn(number) else {
+        let head = self
+            .contenders
+            .get(number)
+            .and_then(|contender| contender.head);
+        let Some(head) = head else {
             return;
         };
+        let dead = self.is_dead(number, &head);
+        if dead && head.domain == Domain::Dirty && head.looked.is_none() {
+            // Others of this shape took what had changed: what was said of this claim stands.
+            self.advance(number);
+            return;
+        }
+        let Some(looked) = self.look(number, head) else {
+            self.advance(number);
+            return;
+        };
+        let mut most = if dead {
+            0
+        } else {
+            self.most_of_turn(number, looked)
+        };
+        let mut over = dead;
         while most > 0 && !self.is_over() {
-            let booked = self.place_some(number, head, most);
+            let booked = self.place_some(number, looked, most);
             if booked == 0 {
-                self.finish(head);
-                self.advance(number);
-                return;
+                over = true;
+                break;
             }
             most = most.saturating_sub(booked);
         }
-        let full = self
-            .looked
-            .get(head)
-            .is_none_or(|looked| looked.placed >= looked.claim.remaining || looked.capped);
-        if full {
-            self.finish(head);
+        let full = |looked: &Looked<'_>| looked.placed >= looked.claim.remaining || looked.capped;
+        if over || self.looked.get(looked).is_none_or(full) {
+            self.finish(looked);
             self.advance(number);
         }
     }
 
-    /// The head and how many tasks its turn may give.
-    fn most_of_turn(&mut self, number: usize) -> Option<(usize, u32)> {
-        let contender = self.contenders.get(number)?;
-        let head = contender.head?;
-        let role = self.roles.get(contender.role)?;
-        let looked = self.looked.get_mut(head)?;
-        let entry = self.shapes.get(looked.shape)?.entry;
-        let halvings = self
-            .view
-            .framework(contender.framework)
-            .map_or(0, |view| view.cap_halvings);
+    /// The number of a contender's head among the looked-at claims, a new one the first time.
+    fn look(&mut self, number: usize, head: Head<'a>) -> Option<usize> {
+        if head.looked.is_some() {
+            return head.looked;
+        }
+        let framework = self.contenders.get(number)?.framework;
+        let looked = self.note(framework, head.place, head.domain, false)?;
+        if let Some(entry) = self.view.frameworks.get(&framework) {
+            self.offered
+                .entry(framework)
+                .or_insert_with(|| entry.offered.clone());
+        }
+        let contender = self.contenders.get_mut(number)?;
+        contender.head = Some(Head {
+            looked: Some(looked),
+            ..head
+        });
+        Some(looked)
+    }
+
+    /// How many tasks a turn may give to a claim.
+    fn most_of_turn(&mut self, number: usize, looked: usize) -> u32 {
+        let (Some(contender), Some(looked)) =
+            (self.contenders.get(number), self.looked.get_mut(looked))
+        else {
+            return 0;
+        };
+        let (Some(role), Some(shape)) = (
+            self.roles.get(contender.role),
+            self.shapes.get(looked.shape),
+        ) else {
+            return 0;
+        };
+        let task = &shape.entry.charge;
+        let framework = self.view.framework(contender.framework);
+        let halvings = framework.map_or(0, |view| view.cap_halvings);
         let out = self.offered.get(&contender.framework);
         let out = out.map(Vec::as_slice).unwrap_or_default();
-        let room = self.scale.room(out, entry, halvings);
+        let room = self.scale.room(out, shape.entry, halvings);
         looked.capped = room == 0;
-        let step = self
+        let of_role = self
             .scale
-            .tasks_in_step(&role.held, &entry.charge, role.weight_milli)
-            .min(
-                self.scale
-                    .tasks_in_step(&contender.held, &entry.charge, 1000),
-            );
+            .tasks_in_step(&role.held, task, role.weight_milli);
+        let of_own = self.scale.tasks_in_step(&contender.held, task, 1000);
         let remaining = looked.claim.remaining.saturating_sub(looked.placed);
-        Some((head, remaining.min(room).min(step)))
+        remaining.min(room).min(of_role).min(of_own)
     }
 
     /// Books up to `most` tasks on the best agent; 0 if there is none.

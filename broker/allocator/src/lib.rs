@@ -15,8 +15,8 @@
 //!
 //! - **P1** A patched view is the same as one built anew from what it holds ([`View::audit`]).
 //! - **P2** A round never places more on an agent than is free there, by amount and by name; each
-//!   placement of a claim is what [`mete_model::fit`] would pick for that many tasks, and no claim
-//!   gets more tasks than remain.
+//!   placement of a claim holds exactly as many tasks of its shape as it says, and no claim gets
+//!   more tasks than remain.
 //! - **P3** Nothing is left lying: after a whole round no looked-at claim waits that fits on an
 //!   agent which is not hidden from it, unless the framework's cap is reached.
 //! - **P4** Every claim that a whole round leaves waiting has exactly one reason, and the reason is
@@ -25,9 +25,10 @@
 //!   cluster, halved as often as the view says, or one task of a claim where that is more.
 //! - **P6** A framework that is away or suppressed in a role, and an agent that is not schedulable
 //!   or hidden, get nothing.
-//! - **P7** Fair: when a role got a task that another role's waiting claim could have had, then its
-//!   share before that task was not above the other's with its claim, by more than one step of the
-//!   grid and one task.
+//! - **P7** Fair: where roles compete for the same room, the share ÷ weight of one that was served is
+//!   at most that of any other that still waits, with the other's next task added, and one step of
+//!   the grid; crumbs too small for the other's task do not count. With tasks larger than a step, on one agent, a round gives each claim what the
+//!   allocator written the plain way gives it ([`reference::naive`]).
 //! - **P8** An incremental round places the same as a whole one, if the view was settled before the
 //!   change (a whole round would have placed nothing) and [`Dirty`] names all that changed for the
 //!   better: claims put, agents with more free, frameworks that came back or have less out.

@@ -8,7 +8,6 @@ use mete_model::{AgentId, Bytes, FrameworkId, MilliCpu, Resources, RolePath};
 use crate::fill::Fill;
 use crate::order::Scale;
 use crate::round::Dirty;
-use crate::scratch::Found;
 use crate::share::Share;
 use crate::view::View;
 use crate::view::kinds::{Amounts, add, amount};
@@ -149,6 +148,7 @@ impl<'a> Fill<'a> {
         if takers.list.is_empty() {
             return;
         }
+        self.scratch.plain_from = base;
         let changed: BTreeSet<AgentId> = dirty.agents.iter().copied().collect();
         let agents: Vec<AgentId> = if takers.anywhere() {
             self.view.agents.keys().copied().collect()
@@ -184,10 +184,10 @@ impl<'a> Fill<'a> {
         agent: AgentId,
         (changed, base): (&BTreeSet<AgentId>, usize),
     ) {
-        let Some((group, before)) = self.scratch.numbers(agent) else {
+        let Some(found) = self.scratch.find(agent) else {
             return;
         };
-        let Some(now) = self.scratch.resources(agent) else {
+        let Some(now) = self.scratch.resources(&found.entry) else {
             return;
         };
         if now.cpu < LEAST_CPU || now.memory < LEAST_MEMORY {
@@ -223,8 +223,7 @@ impl<'a> Fill<'a> {
         }
         takers.leave(&self.scale, number);
         let to = base.saturating_add(number);
-        let found = Found { agent, group };
-        let charge = self.scratch.take_named(found, before, left, (to, 0, part));
+        let charge = self.scratch.take_named(found, left, (to, 0, part));
         self.charge_taker(takers, number, &charge);
         takers.enter(&self.scale, number);
     }

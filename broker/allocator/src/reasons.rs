@@ -12,6 +12,8 @@ use crate::view::View;
 /// What holds for a shape whoever asks for it; worked out once.
 #[derive(Clone, Debug, Default)]
 struct Verdict {
+    /// It still fits somewhere.
+    fits: bool,
     /// No agent has it even when empty.
     infeasible: Option<Short>,
     /// Claims that were booked where this shape fitted before the round, two at the most.
@@ -38,7 +40,8 @@ impl<'a> Fill<'a> {
             let Some(verdict) = verdicts.get_mut(looked.shape) else {
                 continue;
             };
-            let verdict = &*verdict.get_or_insert_with(|| judge(self.view, &self.scratch, shape));
+            let verdict =
+                &*verdict.get_or_insert_with(|| judge(self.view, &mut self.scratch, shape));
             let hidden = self.view.refusals_of(looked.framework, &looked.claim.role);
             let mut entry = Waiting {
                 framework: looked.framework,
@@ -66,7 +69,7 @@ impl<'a> Fill<'a> {
 
 /// Sets reason and arithmetic; gives the number of the claim that went first, for `ORDER`.
 fn decide(
-    scratch: &mut Scratch<'_>,
+    scratch: &Scratch<'_>,
     looked: &Looked<'_>,
     (number, shape, verdict): (usize, &ShapeState<'_>, &Verdict),
     hidden: Hidden<'_>,
@@ -80,14 +83,11 @@ fn decide(
     } else if let Some(short) = &verdict.infeasible {
         entry.reason = Code::Infeasible;
         entry.short = Some(short.clone());
-    } else if !shape.dead && scratch.search(shape, hidden).is_some() {
-        // It fits, and yet it waits: for the answer to an offer that is out.
-        entry.reason = if looked.capped {
-            Code::Offered
-        } else {
-            Code::NotDecided
-        };
-    } else if hidden.is_some() && !shape.dead && scratch.search(shape, None).is_some() {
+    } else if looked.capped {
+        // Its framework has as much out as it may: it waits for the answer to an offer.
+        entry.reason = Code::Offered;
+    } else if verdict.fits {
+        // It fits, but it was passed: every such agent is hidden from it.
         entry.reason = Code::Declined;
     } else if let Some(behind) = behind(scratch, number, shape, verdict, hidden) {
         entry.reason = Code::Order;
@@ -143,12 +143,16 @@ fn each_fit_before(
             continue;
         };
         let mut over = false;
-        group.free.scan(&shape.entry.need, |agent, _| {
-            let mut bookers = scratch.bookers(agent).peekable();
+        group.free.scan(&shape.entry.need, |entry| {
+            let agent = entry.agent;
+            let mut bookers = scratch.bookers(entry.slot).peekable();
+            if bookers.peek().is_none() {
+                return ControlFlow::Continue(());
+            }
             let Some(free) = view.agents.get(&agent).map(|agent| &agent.free) else {
                 return ControlFlow::Continue(());
             };
-            if bookers.peek().is_none() || !fits(shape.shape, free) {
+            if !fits(shape.shape, free) {
                 return ControlFlow::Continue(());
             }
             let refused = hidden.and_then(|hidden| hidden.get(&agent));
@@ -174,7 +178,8 @@ fn fits(shape: &Shape, free: &Resources) -> bool {
     shape.devices.is_empty() || fit(shape, free).is_ok()
 }
 
-fn judge(view: &View, scratch: &Scratch<'_>, shape: &ShapeState<'_>) -> Verdict {
+fn judge(view: &View, scratch: &mut Scratch<'_>, shape: &ShapeState<'_>) -> Verdict {
+    let fits = !shape.dead && scratch.search(shape, None).is_some();
     let mut bookers = Vec::new();
     each_fit_before(scratch, shape, None, |booker| {
         if !bookers.contains(&booker) {
@@ -187,6 +192,7 @@ fn judge(view: &View, scratch: &Scratch<'_>, shape: &ShapeState<'_>) -> Verdict 
         }
     });
     Verdict {
+        fits,
         infeasible: infeasible(view, shape),
         bookers,
         short: short(view, scratch, shape),
@@ -198,8 +204,8 @@ pub(crate) fn infeasible(view: &View, shape: &ShapeState<'_>) -> Option<Short> {
     for at in &shape.groups {
         let mut found = false;
         if let Some(group) = view.groups.values().nth(*at) {
-            group.total.scan(&shape.entry.need, |agent, _| {
-                let total = view.agents.get(&agent).map(|agent| &agent.total);
+            group.total.scan(&shape.entry.need, |entry| {
+                let total = view.agents.get(&entry.agent).map(|agent| &agent.total);
                 found = total.is_some_and(|total| fits(shape.shape, total));
                 if found {
                     ControlFlow::Break(())
@@ -213,7 +219,7 @@ pub(crate) fn infeasible(view: &View, shape: &ShapeState<'_>) -> Option<Short> {
         }
     }
     let trees = view.groups.values().map(|group| &group.total);
-    let closest = nearest(trees, shape).and_then(|agent| view.agents.get(&agent));
+    let closest = nearest(trees, shape).and_then(|entry| view.agents.get(&entry.agent));
     let empty = Resources::default();
     let total = closest.map_or(&empty, |agent| &agent.total);
     fit(shape.shape, total).err().map(|miss| short_of(&miss))
@@ -231,7 +237,7 @@ pub(crate) fn short(
         return Some((Code::NoCapacity, Short { kind, want, have }));
     }
     let closest = scratch.nearest(shape)?;
-    let now = scratch.resources(closest)?;
+    let now = scratch.resources(&closest)?;
     let miss = fit(shape.shape, &now).err()?;
     Some((Code::NoShape, short_of(&miss)))
 }

@@ -9,7 +9,7 @@ use mete_model::{AgentId, ClassPath, Resources, Shape, fit};
 
 use crate::view::free::Free;
 use crate::view::kinds::Sums;
-use crate::view::tree::Tree;
+use crate::view::tree::{Entry, Tree};
 use crate::view::{RefusalView, ShapeEntry, View};
 
 /// Agents that fit and are compared before the best of them is taken. The order of the trees is
@@ -46,9 +46,9 @@ pub(crate) struct Touched {
     group: usize,
     free: Free,
     /// Set once names were taken; its amounts are in `free`.
-    names: Option<Resources>,
-    /// Who took what: the claim's number and the draft's.
-    bookers: Vec<(usize, usize)>,
+    names: Option<Box<Resources>>,
+    /// The last draft on it.
+    last: Option<usize>,
 }
 
 /// A placement in the making.
@@ -60,13 +60,15 @@ pub(crate) struct Draft {
     /// 0 for a plain offer.
     pub(crate) slots: u32,
     /// What was taken by name; shapes without names are multiplied at the end.
-    pub(crate) resources: Option<Resources>,
+    pub(crate) resources: Option<Box<Resources>>,
+    /// The draft before it on the same agent.
+    before: Option<usize>,
 }
 
-/// An agent that fits, and its group.
+/// An agent, its group, and its numbers now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
-    pub(crate) agent: AgentId,
+    pub(crate) entry: Entry,
     pub(crate) group: usize,
 }
 
@@ -78,11 +80,15 @@ type Score = (u64, u64);
 pub(crate) struct Scratch<'a> {
     pub(crate) view: &'a View,
     groups: Vec<(&'a [ClassPath], Cow<'a, Tree>)>,
-    touched: BTreeMap<AgentId, Touched>,
+    touched: Vec<Touched>,
+    /// By the agent's number in the view: one more than its place in `touched`, 0 if untouched.
+    notes: Vec<u32>,
     pub(crate) drafts: Vec<Draft>,
     pub(crate) taken: Sums,
     pub(crate) taken_cores: u64,
     pub(crate) examined: usize,
+    /// Numbers from here on are plain contenders, not claims.
+    pub(crate) plain_from: usize,
     usual_cpu: u64,
     usual_memory: u64,
 }
@@ -104,11 +110,13 @@ impl<'a> Scratch<'a> {
         Self {
             view,
             groups,
-            touched: BTreeMap::new(),
+            touched: Vec::new(),
+            notes: vec![0; view.slots_end()],
             drafts: Vec::new(),
             taken: Sums::default(),
             taken_cores: 0,
             examined: 0,
+            plain_from: usize::MAX,
             usual_cpu: usual(mete_model::quota::Kind::Cpu),
             usual_memory: usual(mete_model::quota::Kind::Memory),
         }
@@ -134,94 +142,59 @@ impl<'a> Scratch<'a> {
 
     /// The best agent for one task of the shape, out of all.
     pub(crate) fn search(&mut self, shape: &ShapeState<'_>, hidden: Hidden<'_>) -> Option<Found> {
-        let plain_work = shape.shape.devices.is_empty();
-        let mut best: Option<(Score, Found)> = None;
-        let mut looked = 0_usize;
+        let mut picker = Picker::new(shape, hidden);
         for at in &shape.groups {
             let Some((classes, tree)) = self.groups.get(*at) else {
                 continue;
             };
-            let mut compared = 0_usize;
-            let most = if plain_work {
-                COMPARED
-            } else {
-                COMPARED_DEVICES
-            };
-            let mut last = None;
-            let scanned = tree.scan(&shape.entry.need, |agent, free| {
-                if last == Some(*free) && plain_work && hidden.is_none() {
-                    // The same numbers as the one before: no better.
-                    compared = compared.saturating_add(1);
-                    return stop_at(compared, most);
-                }
-                last = Some(*free);
-                if let Some(score) = self.score(shape, agent, free, hidden) {
-                    compared = compared.saturating_add(1);
-                    if best.is_none_or(|(before, _)| score < before) {
-                        best = Some((score, Found { agent, group: *at }));
-                    }
-                }
-                stop_at(compared, most)
-            });
-            looked = looked.saturating_add(scanned);
-            // Agents without devices are the first group: work without devices goes to the others
-            // only when nothing fits there.
-            if plain_work && classes.is_empty() && best.is_some() {
+            picker.compared = 0;
+            let scanned = tree.scan(&shape.entry.need, |entry| picker.show(self, *at, entry));
+            picker.examined = picker.examined.saturating_add(scanned);
+            if picker.is_content(classes) {
                 break;
             }
         }
-        self.examined = self.examined.saturating_add(looked);
-        best.map(|(_, found)| found)
+        self.examined = self.examined.saturating_add(picker.examined);
+        picker.best.map(|(_, found)| found)
     }
 
-    /// The best of a few agents.
+    /// The best of a few agents: the one that [`Scratch::search`] would find if nothing else fits.
     pub(crate) fn search_among(
         &mut self,
         agents: &[AgentId],
         shape: &ShapeState<'_>,
         hidden: Hidden<'_>,
     ) -> Option<Found> {
-        let mut best: Option<(bool, Score, Found)> = None;
-        for agent in agents {
-            let Some((group, free)) = self.numbers(*agent) else {
+        let mut fitting: Vec<Found> = agents
+            .iter()
+            .filter_map(|agent| self.find(*agent))
+            .filter(|found| found.entry.free.covers(&shape.entry.need))
+            .collect();
+        fitting.sort_by_key(|found| (found.group, found.entry.key()));
+        let mut picker = Picker::new(shape, hidden);
+        for at in &shape.groups {
+            let Some((classes, _)) = self.groups.get(*at) else {
                 continue;
             };
-            if !free.covers(&shape.entry.need) || !shape.groups.contains(&group) {
-                continue;
+            picker.compared = 0;
+            for found in fitting.iter().filter(|found| found.group == *at) {
+                if picker.show(self, *at, &found.entry).is_break() {
+                    break;
+                }
             }
-            let Some(score) = self.score(shape, *agent, &free, hidden) else {
-                continue;
-            };
-            let with_devices = shape.shape.devices.is_empty()
-                && self
-                    .groups
-                    .get(group)
-                    .is_some_and(|(classes, _)| !classes.is_empty());
-            let better = |(devices, before, _): (bool, Score, Found)| {
-                (with_devices, score) < (devices, before)
-            };
-            if best.is_none_or(better) {
-                let found = Found {
-                    agent: *agent,
-                    group,
-                };
-                best = Some((with_devices, score, found));
+            if picker.is_content(classes) {
+                break;
             }
         }
         self.examined = self.examined.saturating_add(agents.len());
-        best.map(|(_, _, found)| found)
+        picker.best.map(|(_, found)| found)
     }
 
     /// How well an agent whose numbers cover the need fits; `None` if it does not, or is hidden.
-    fn score(
-        &self,
-        shape: &ShapeState<'_>,
-        agent: AgentId,
-        free: &Free,
-        hidden: Hidden<'_>,
-    ) -> Option<Score> {
-        if let Some(refusal) = hidden.and_then(|hidden| hidden.get(&agent))
-            && refusal.resources.contains(self.resources(agent)?.as_ref())
+    fn score(&self, shape: &ShapeState<'_>, entry: &Entry, hidden: Hidden<'_>) -> Option<Score> {
+        let free = &entry.free;
+        if let Some(refusal) = hidden.and_then(|hidden| hidden.get(&entry.agent))
+            && refusal.resources.contains(self.resources(entry)?.as_ref())
         {
             return None;
         }
@@ -238,7 +211,7 @@ impl<'a> Scratch<'a> {
         if shape.shape.devices.is_empty() {
             return Some((free.devices, left));
         }
-        let now = self.resources(agent)?;
+        let now = self.resources(entry)?;
         let task = fit(shape.shape, &now).ok()?;
         if need.whole > 0 {
             return Some((free.devices.saturating_sub(need.devices), left));
@@ -251,23 +224,35 @@ impl<'a> Scratch<'a> {
         Some((unused, left))
     }
 
+    fn touched(&self, slot: usize) -> Option<&Touched> {
+        let place = self.notes.get(slot)?.checked_sub(1)?;
+        self.touched.get(usize::try_from(place).ok()?)
+    }
+
     /// What is free on an agent now, by name.
-    pub(crate) fn resources(&self, agent: AgentId) -> Option<Cow<'a, Resources>> {
-        let base = &self.view.agents.get(&agent)?.free;
-        let Some(touched) = self.touched.get(&agent) else {
+    pub(crate) fn resources(&self, entry: &Entry) -> Option<Cow<'a, Resources>> {
+        let base = &self.view.agents.get(&entry.agent)?.free;
+        let Some(touched) = self.touched(entry.slot) else {
             return Some(Cow::Borrowed(base));
         };
-        let mut now = touched.names.clone().unwrap_or_else(|| base.clone());
+        let names = touched.names.as_deref();
+        let mut now = names.unwrap_or(base).clone();
         now.cpu.0 = touched.free.cpu;
         now.memory.0 = touched.free.memory;
         now.disk.0 = touched.free.disk;
         Some(Cow::Owned(now))
     }
 
-    /// The group of a schedulable agent and its numbers now.
-    pub(crate) fn numbers(&self, agent: AgentId) -> Option<(usize, Free)> {
-        if let Some(touched) = self.touched.get(&agent) {
-            return Some((touched.group, touched.free));
+    /// A schedulable agent with its group and its numbers now.
+    pub(crate) fn find(&self, agent: AgentId) -> Option<Found> {
+        let slot = self.view.slot(agent)?;
+        if let Some(touched) = self.touched(slot) {
+            let free = touched.free;
+            let entry = Entry { agent, slot, free };
+            return Some(Found {
+                entry,
+                group: touched.group,
+            });
         }
         let view = self.view.agents.get(&agent)?;
         if !view.schedulable {
@@ -278,7 +263,9 @@ impl<'a> Scratch<'a> {
             .groups
             .binary_search_by(|(group, _)| (*group).cmp(classes.as_slice()))
             .ok()?;
-        Some((group, Free::of(&view.free)))
+        let free = Free::of(&view.free);
+        let entry = Entry { agent, slot, free };
+        Some(Found { entry, group })
     }
 
     /// Books up to `most` tasks for the claim with number `to`: how many, and what they count.
@@ -289,22 +276,18 @@ impl<'a> Scratch<'a> {
         to: usize,
         most: u32,
     ) -> (u32, Vec<(usize, u64)>) {
-        let Some((_, before)) = self.numbers(found.agent) else {
-            return (0, Vec::new());
-        };
         if !shape.has_names() {
-            let count = before.how_many(&shape.entry.need, most);
-            let mut after = before;
+            let mut after = found.entry.free;
+            let count = after.how_many(&shape.entry.need, most);
             after.take(&shape.entry.need, count);
-            let draft = (to, count, None);
-            self.settle(found, (before, after), None, draft);
+            self.settle(found, after, None, (to, count, None));
             let times =
                 |(kind, amount): &(usize, u64)| (*kind, amount.saturating_mul(u64::from(count)));
             let charge: Vec<_> = shape.entry.charge.iter().map(times).collect();
             self.taken.add(&charge);
             return (count, charge);
         }
-        let Some(now) = self.resources(found.agent) else {
+        let Some(now) = self.resources(&found.entry) else {
             return (0, Vec::new());
         };
         let (sum, count) = fit::carve(shape.shape, &now, most);
@@ -312,7 +295,7 @@ impl<'a> Scratch<'a> {
         if count == 0 || left.subtract(&sum).is_err() {
             return (0, Vec::new());
         }
-        let charge = self.take_named(found, before, left, (to, count, sum));
+        let charge = self.take_named(found, left, (to, count, sum));
         (count, charge)
     }
 
@@ -320,7 +303,6 @@ impl<'a> Scratch<'a> {
     pub(crate) fn take_named(
         &mut self,
         found: Found,
-        before: Free,
         left: Resources,
         (to, count, sum): (usize, u32, Resources),
     ) -> Vec<(usize, u64)> {
@@ -331,7 +313,8 @@ impl<'a> Scratch<'a> {
         self.taken.add(&charge);
         self.taken_cores = self.taken_cores.saturating_add(u64::from(sum.cores.len()));
         let after = Free::of(&left);
-        self.settle(found, (before, after), Some(left), (to, count, Some(sum)));
+        let sum = Some(Box::new(sum));
+        self.settle(found, after, Some(Box::new(left)), (to, count, sum));
         charge
     }
 
@@ -339,27 +322,29 @@ impl<'a> Scratch<'a> {
     fn settle(
         &mut self,
         found: Found,
-        (before, after): (Free, Free),
-        names: Option<Resources>,
-        (to, slots, resources): (usize, u32, Option<Resources>),
+        after: Free,
+        names: Option<Box<Resources>>,
+        (to, slots, resources): (usize, u32, Option<Box<Resources>>),
     ) {
+        let entry = found.entry;
         if let Some((_, tree)) = self.groups.get_mut(found.group) {
             let tree = tree.to_mut();
-            tree.remove(found.agent, &before);
-            tree.insert(found.agent, after);
+            tree.remove(entry.agent, &entry.free);
+            tree.insert(Entry {
+                free: after,
+                ..entry
+            });
         }
-        let touched = self.touched.entry(found.agent).or_insert_with(|| Touched {
-            group: found.group,
-            free: before,
-            names: None,
-            bookers: Vec::new(),
-        });
+        let next = self.drafts.len();
+        let Some(touched) = self.touch(&found) else {
+            return;
+        };
         touched.free = after;
         if names.is_some() {
             touched.names = names;
         }
-        let known = touched.bookers.iter().find(|(claim, _)| *claim == to);
-        if let Some(draft) = known.and_then(|(_, at)| self.drafts.get_mut(*at)) {
+        let last = touched.last;
+        if let Some(draft) = self.draft_of(last, to) {
             draft.slots = draft.slots.saturating_add(slots);
             match (&mut draft.resources, resources) {
                 (Some(sum), Some(more)) => sum.add(&more),
@@ -368,25 +353,59 @@ impl<'a> Scratch<'a> {
             }
             return;
         }
-        touched.bookers.push((to, self.drafts.len()));
+        if let Some(touched) = self.touch(&found) {
+            touched.last = Some(next);
+        }
         self.drafts.push(Draft {
             to,
-            agent: found.agent,
+            agent: entry.agent,
             slots,
             resources,
+            before: last,
         });
     }
 
-    /// Claims that were booked on an agent in this round, by their numbers.
-    pub(crate) fn bookers(&self, agent: AgentId) -> impl Iterator<Item = usize> {
-        let touched = self.touched.get(&agent);
-        touched
-            .into_iter()
-            .flat_map(|touched| touched.bookers.iter().map(|(claim, _)| *claim))
+    /// The round's notes on an agent, new ones if it has none.
+    fn touch(&mut self, found: &Found) -> Option<&mut Touched> {
+        let note = self.notes.get_mut(found.entry.slot)?;
+        if *note == 0 {
+            self.touched.push(Touched {
+                group: found.group,
+                free: found.entry.free,
+                names: None,
+                last: None,
+            });
+            *note = u32::try_from(self.touched.len()).ok()?;
+        }
+        let place = usize::try_from(note.saturating_sub(1)).ok()?;
+        self.touched.get_mut(place)
+    }
+
+    /// The draft for a claim on the agent whose last draft is `last`.
+    fn draft_of(&mut self, mut last: Option<usize>, to: usize) -> Option<&mut Draft> {
+        while let Some(at) = last {
+            let draft = self.drafts.get(at)?;
+            if draft.to == to {
+                return self.drafts.get_mut(at);
+            }
+            last = draft.before;
+        }
+        None
+    }
+
+    /// Claims that were booked on an agent in this round, by their numbers, last first.
+    pub(crate) fn bookers(&self, slot: usize) -> impl Iterator<Item = usize> {
+        let last = self.touched(slot).and_then(|touched| touched.last);
+        let draft = |at: usize| self.drafts.get(at);
+        std::iter::successors(last.and_then(draft), move |last| {
+            last.before.and_then(draft)
+        })
+        .map(|draft| draft.to)
+        .filter(|to| *to < self.plain_from)
     }
 
     /// The agent that now comes closest to fitting the shape.
-    pub(crate) fn nearest(&self, shape: &ShapeState<'_>) -> Option<AgentId> {
+    pub(crate) fn nearest(&self, shape: &ShapeState<'_>) -> Option<Entry> {
         let trees = self.groups.iter().map(|(_, tree)| tree.as_ref());
         nearest(trees, shape)
     }
@@ -396,7 +415,7 @@ impl<'a> Scratch<'a> {
 pub(crate) fn nearest<'a>(
     trees: impl Iterator<Item = &'a Tree>,
     shape: &ShapeState<'_>,
-) -> Option<AgentId> {
+) -> Option<Entry> {
     let wants_devices = !shape.shape.devices.is_empty();
     trees
         .enumerate()
@@ -406,7 +425,7 @@ pub(crate) fn nearest<'a>(
         })
         // The first of equals, as `max_by` would give the last.
         .reduce(|best, next| if next.0 > best.0 { next } else { best })
-        .map(|(_, agent)| agent)
+        .map(|(_, entry)| entry)
 }
 
 /// Says whether a group's classes hold one for every device that the shape wants.
@@ -417,10 +436,59 @@ fn has_classes(classes: &[ClassPath], shape: &Shape) -> bool {
         .all(|want| classes.iter().any(|class| class.is_within(&want.class)))
 }
 
-fn stop_at(compared: usize, most: usize) -> ControlFlow<()> {
-    if compared >= most {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
+/// Compares the first few agents of each group that are shown to it.
+struct Picker<'a> {
+    shape: &'a ShapeState<'a>,
+    hidden: Hidden<'a>,
+    without_devices: bool,
+    compared: usize,
+    examined: usize,
+    last: Option<Free>,
+    best: Option<(Score, Found)>,
+}
+
+impl<'a> Picker<'a> {
+    fn new(shape: &'a ShapeState<'a>, hidden: Hidden<'a>) -> Self {
+        Self {
+            shape,
+            hidden,
+            without_devices: shape.shape.devices.is_empty(),
+            compared: 0,
+            examined: 0,
+            last: None,
+            best: None,
+        }
+    }
+
+    /// Looks at an agent whose numbers cover the need; stops when enough were compared.
+    fn show(&mut self, scratch: &Scratch<'_>, group: usize, entry: &Entry) -> ControlFlow<()> {
+        let most = if self.without_devices {
+            COMPARED
+        } else {
+            COMPARED_DEVICES
+        };
+        // The same numbers as the one before: no better.
+        let same = self.without_devices && self.hidden.is_none() && self.last == Some(entry.free);
+        if same {
+            self.compared = self.compared.saturating_add(1);
+        } else if let Some(score) = scratch.score(self.shape, entry, self.hidden) {
+            self.compared = self.compared.saturating_add(1);
+            if self.best.is_none_or(|(before, _)| score < before) {
+                let entry = *entry;
+                self.best = Some((score, Found { entry, group }));
+            }
+        }
+        self.last = Some(entry.free);
+        if self.compared >= most {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    /// Agents without devices are the first group: work without devices goes to the others only
+    /// when nothing fits there.
+    fn is_content(&self, classes: &[ClassPath]) -> bool {
+        self.without_devices && classes.is_empty() && self.best.is_some()
     }
 }

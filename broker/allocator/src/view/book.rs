@@ -24,6 +24,10 @@ pub struct View {
     pub(super) refusals: BTreeMap<(FrameworkId, RolePath), BTreeMap<AgentId, RefusalView>>,
 
     // Everything below follows from the above.
+    /// Agents by small numbers, so that a round keeps its notes in an array.
+    pub(super) slots: BTreeMap<AgentId, usize>,
+    /// Numbers of agents that were removed.
+    pub(super) spare_slots: Vec<usize>,
     pub(super) kinds: Kinds,
     /// Agents by the exact classes of the devices they have, healthy ones.
     pub(crate) groups: BTreeMap<Vec<ClassPath>, Group>,
@@ -247,14 +251,32 @@ impl View {
             let _ = writeln!(text, "held {role} {:?}", self.held(role));
         }
         for (classes, group) in &self.groups {
-            let free: Vec<_> = group.free.iter().collect();
-            let total: Vec<_> = group.total.iter().collect();
+            let free: Vec<_> = group
+                .free
+                .iter()
+                .map(|entry| (entry.agent, entry.free))
+                .collect();
+            let total: Vec<_> = group
+                .total
+                .iter()
+                .map(|entry| (entry.agent, entry.free))
+                .collect();
             let _ = writeln!(text, "group {classes:?} {free:?} {total:?}");
         }
         for (shape, entry) in &self.shapes {
             let _ = writeln!(text, "shape {shape:?} {:?} {:?}", entry.need, entry.queues);
         }
         text
+    }
+
+    /// The number of an agent that is known.
+    pub(crate) fn slot(&self, agent: AgentId) -> Option<usize> {
+        self.slots.get(&agent).copied()
+    }
+
+    /// Above every number in use.
+    pub(crate) fn slots_end(&self) -> usize {
+        self.slots.len().saturating_add(self.spare_slots.len())
     }
 
     pub(crate) fn number(&self, kind: &Kind) -> Option<usize> {

@@ -5,6 +5,7 @@ use mete_model::{AgentId, ClaimId, ClassPath, FrameworkId, Resources, RolePath};
 
 use super::book::{FrameworkEntry, Place, ShapeEntry, View};
 use super::free::Free;
+use super::tree::Entry;
 use super::{AgentView, Change, ClaimView, FrameworkView, RefusalView};
 
 impl View {
@@ -27,13 +28,21 @@ impl View {
     }
 
     fn patch_agent(&mut self, id: AgentId, agent: Option<AgentView>) {
+        let next = self.slots_end();
+        let spare = &mut self.spare_slots;
+        let slot = *self
+            .slots
+            .entry(id)
+            .or_insert_with(|| spare.pop().unwrap_or(next));
         if let Some(old) = self.agents.remove(&id) {
-            self.count_agent(id, &old, false);
+            self.count_agent((id, slot), &old, false);
         }
         if let Some(new) = agent {
-            self.count_agent(id, &new, true);
+            self.count_agent((id, slot), &new, true);
             self.agents.insert(id, new);
         } else {
+            self.slots.remove(&id);
+            self.spare_slots.push(slot);
             for refusals in self.refusals.values_mut() {
                 refusals.remove(&id);
             }
@@ -42,14 +51,19 @@ impl View {
     }
 
     /// Counts an agent in or out of sums and orders.
-    fn count_agent(&mut self, id: AgentId, agent: &AgentView, comes: bool) {
+    fn count_agent(&mut self, (id, slot): (AgentId, usize), agent: &AgentView, comes: bool) {
         let total = self.kinds.pairs(&Charge::of(&agent.total));
         let classes = classes_of(&agent.total);
         let group = self.groups.entry(classes.clone()).or_default();
+        let entry = |free: Free| Entry {
+            agent: id,
+            slot,
+            free,
+        };
         let numbers = Free::of(&agent.total);
         if comes {
             self.capacity.add(&total);
-            group.total.insert(id, numbers);
+            group.total.insert(entry(numbers));
         } else {
             self.capacity.subtract(&total);
             group.total.remove(id, &numbers);
@@ -62,7 +76,7 @@ impl View {
                 self.free.add(&free);
                 self.free_cores = self.free_cores.saturating_add(cores);
                 self.schedulable = self.schedulable.saturating_add(1);
-                group.free.insert(id, numbers);
+                group.free.insert(entry(numbers));
             } else {
                 self.free.subtract(&free);
                 self.free_cores = self.free_cores.saturating_sub(cores);

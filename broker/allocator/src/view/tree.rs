@@ -13,11 +13,11 @@ use mete_model::AgentId;
 use super::free::Free;
 
 /// Entries of one chunk at the most.
-const CHUNK: usize = 96;
+const CHUNK: usize = 64;
 
 /// The order of best fit: the fullest devices first, then the least CPU, then the least memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+pub(crate) struct Key {
     devices: u64,
     cpu: u64,
     memory: u64,
@@ -43,14 +43,30 @@ impl Key {
     }
 }
 
+/// One agent in the order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) agent: AgentId,
+    /// The agent's number in the view; it has no say in the order.
+    pub(crate) slot: usize,
+    pub(crate) free: Free,
+}
+
+impl Entry {
+    /// Its place in the order.
+    pub(crate) fn key(&self) -> Key {
+        Key::of(self.agent, &self.free)
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     most: Free,
-    entries: Vec<(AgentId, Free)>,
+    entries: Vec<Entry>,
 }
 
 impl Chunk {
-    fn new(entries: Vec<(AgentId, Free)>) -> Self {
+    fn new(entries: Vec<Entry>) -> Self {
         let mut chunk = Self {
             most: Free::default(),
             entries,
@@ -61,14 +77,13 @@ impl Chunk {
 
     fn measure(&mut self) {
         self.most = Free::default();
-        for (_, free) in &self.entries {
-            self.most.raise(free);
+        for entry in &self.entries {
+            self.most.raise(&entry.free);
         }
     }
 
     fn find(&self, key: &Key) -> Result<usize, usize> {
-        self.entries
-            .binary_search_by(|(agent, free)| Key::of(*agent, free).cmp(key))
+        self.entries.binary_search_by(|entry| entry.key().cmp(key))
     }
 }
 
@@ -86,34 +101,35 @@ impl Tree {
     }
 
     /// Puts an agent in, which must not be in.
-    pub(crate) fn insert(&mut self, agent: AgentId, free: Free) {
-        let key = Key::of(agent, &free);
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        let key = entry.key();
         let Some(at) = self.chunk_for(&key) else {
             let chunk = match self.chunks.pop_first() {
                 Some((_, chunk)) => chunk,
                 None => Arc::default(),
             };
             self.chunks.insert(key, chunk);
-            self.insert_into(key, agent, free);
+            self.insert_into(key, entry);
             return;
         };
-        self.insert_into(at, agent, free);
+        self.insert_into(at, entry);
     }
 
-    fn insert_into(&mut self, at: Key, agent: AgentId, free: Free) {
+    fn insert_into(&mut self, at: Key, entry: Entry) {
         let Some(chunk) = self.chunks.get_mut(&at) else {
             return;
         };
         let chunk = Arc::make_mut(chunk);
-        if let Err(place) = chunk.find(&Key::of(agent, &free)) {
-            chunk.entries.insert(place, (agent, free));
-            chunk.most.raise(&free);
+        if let Err(place) = chunk.find(&entry.key()) {
+            chunk.entries.insert(place, entry);
+            chunk.most.raise(&entry.free);
         }
         if chunk.entries.len() > CHUNK {
             let upper = Chunk::new(chunk.entries.split_off(CHUNK / 2));
             chunk.measure();
-            if let Some((agent, free)) = upper.entries.first() {
-                self.chunks.insert(Key::of(*agent, free), Arc::new(upper));
+            if let Some(first) = upper.entries.first() {
+                let key = first.key();
+                self.chunks.insert(key, Arc::new(upper));
             }
         }
     }
@@ -169,7 +185,7 @@ impl Tree {
     pub(crate) fn scan(
         &self,
         need: &Free,
-        mut each: impl FnMut(AgentId, &Free) -> ControlFlow<()>,
+        mut each: impl FnMut(&Entry) -> ControlFlow<()>,
     ) -> usize {
         let lowest = Key::below(need);
         let from = self.chunk_for(&lowest).unwrap_or(lowest);
@@ -178,9 +194,9 @@ impl Tree {
             if !chunk.most.covers(need) {
                 continue;
             }
-            for (agent, free) in &chunk.entries {
+            for entry in &chunk.entries {
                 looked = looked.saturating_add(1);
-                if free.covers(need) && each(*agent, free).is_break() {
+                if entry.free.covers(need) && each(entry).is_break() {
                     return looked;
                 }
             }
@@ -190,7 +206,7 @@ impl Tree {
 
     /// The agent that comes closest to covering `need`, by [`Free::progress`]. `no_devices` says
     /// that the devices here are not of the wanted class.
-    pub(crate) fn nearest(&self, need: &Free, no_devices: bool) -> Option<((u8, u64), AgentId)> {
+    pub(crate) fn nearest(&self, need: &Free, no_devices: bool) -> Option<((u8, u64), Entry)> {
         let progress = |free: &Free| {
             let (kinds, have) = free.progress(need);
             if no_devices && kinds >= 4 {
@@ -199,16 +215,16 @@ impl Tree {
                 (kinds, have)
             }
         };
-        let mut best: Option<((u8, u64), AgentId)> = None;
+        let mut best: Option<((u8, u64), Entry)> = None;
         for chunk in self.chunks.values() {
             let most = progress(&chunk.most);
             if best.is_some_and(|(reached, _)| reached >= most) {
                 continue;
             }
-            for (agent, free) in &chunk.entries {
-                let reached = progress(free);
+            for entry in &chunk.entries {
+                let reached = progress(&entry.free);
                 if best.is_none_or(|(before, _)| reached > before) {
-                    best = Some((reached, *agent));
+                    best = Some((reached, *entry));
                 }
             }
         }
@@ -216,7 +232,7 @@ impl Tree {
     }
 
     /// All agents in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(AgentId, Free)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.chunks.values().flat_map(|chunk| chunk.entries.iter())
     }
 }
