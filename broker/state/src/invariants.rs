@@ -342,3 +342,6 @@ fn bounds(state: &State, found: &mut Found) {
         found.expect(once, "I8", || format!("{} ended twice", ended.run));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -147,7 +147,7 @@ pub struct Run {
     /// Statuses up to here are acknowledged.
     pub acknowledged: u64,
     /// In order: all that are not acknowledged, and of the others those with a reason and the
-    /// last one.
+    /// one that ended it.
     pub statuses: Vec<Status>,
     /// Somebody wants it ended.
     pub kill: Option<Box<Kill>>,

@@ -418,6 +418,23 @@ impl State {
         runs.flat_map(|runs| runs.values().map(|run| &**run))
     }
 
+    /// How many those are.
+    #[must_use]
+    pub fn run_count(&self, framework: FrameworkId) -> usize {
+        self.runs.get(&framework).map_or(0, BTreeMap::len)
+    }
+
+    /// Those of one framework, from `from` on: a page need not walk over what came before it.
+    pub fn runs_from(
+        &self,
+        framework: FrameworkId,
+        from: std::ops::Bound<RunId>,
+    ) -> impl Iterator<Item = &Run> {
+        let runs = self.runs.get(&framework).into_iter();
+        runs.flat_map(move |runs| runs.range((from.clone(), std::ops::Bound::Unbounded)))
+            .map(|(_, run)| &**run)
+    }
+
     /// One run that is live, or over and not acknowledged.
     #[must_use]
     pub fn run(&self, framework: FrameworkId, run: &RunId) -> Option<&Run> {

@@ -160,6 +160,12 @@ const REBOOTED: (Code, &str) = (Code::NodeRebooted, "its node was started anew")
 const NOT_ON_NODE: (Code, &str) = (Code::NotOnNode, "its agent came back without it");
 
 impl Admission<'_> {
+    /// A run that the agent has needs no start, though nothing was reported of it yet.
+    fn has_begun(&self, effect: &Effect) -> bool {
+        matches!(effect, Effect::StartTask { framework, run, .. }
+            if self.admit.held.iter().any(|held| held.framework == *framework && held.run == *run))
+    }
+
     fn verdict(&self) -> Verdict {
         Verdict::Admitted {
             agent: self.agent,
@@ -187,7 +193,9 @@ impl Plan for Admission<'_> {
             tell_frameworks(state, turn, id, AgentCondition::Ready);
         }
         for effect in state.owed_to_agent(id) {
-            turn.owe(effect);
+            if !self.has_begun(&effect) {
+                turn.owe(effect);
+            }
         }
         state.refresh_lapse(Lapse::Agent(id));
         verdict

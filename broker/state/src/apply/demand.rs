@@ -55,7 +55,7 @@ pub(crate) fn update<'a>(
     }
     faults.result()?;
     if version < known.demand_version {
-        return Err(stale(version, known.demand_version, "older than"));
+        return Err(stale(version, known.demand_version, "is older than"));
     }
     let puts: Vec<Claim> = upsert
         .iter()
@@ -68,7 +68,11 @@ pub(crate) fn update<'a>(
     let removes = remove.iter().any(|id| state.claim(framework, id).is_some());
     let differs = !puts.is_empty() || removes;
     if differs && version == known.demand_version {
-        return Err(stale(version, known.demand_version, "other content than"));
+        return Err(stale(
+            version,
+            known.demand_version,
+            "has other content than",
+        ));
     }
     limit(state, framework, &puts, remove)?;
     Ok(Update {
@@ -83,7 +87,7 @@ pub(crate) fn update<'a>(
 fn stale(version: u64, stored: u64, how: &str) -> Rejection {
     Rejection::new(
         Code::StaleDemand,
-        format!("demand version {version} has {how} the stored version {stored}; send a newer one"),
+        format!("demand version {version} {how} the stored version {stored}; send a newer one"),
     )
 }
 

@@ -131,9 +131,10 @@ pub(crate) fn acknowledge(
     if sequence > run.acknowledged {
         run.acknowledged = sequence.min(run.sequence);
         run.revision = turn.revision;
-        let (acknowledged, last) = (run.acknowledged, run.sequence);
+        let acknowledged = run.acknowledged;
         run.statuses.retain(|status| {
-            status.sequence > acknowledged || status.sequence == last || status.reason.is_some()
+            let told = status.sequence <= acknowledged;
+            !told || status.reason.is_some() || status.phase.is_terminal()
         });
         run.statuses.shrink_to_fit();
         turn.changed(Change::Run(framework, id.clone()));

@@ -1,0 +1,223 @@
+//! What golden scripts and property tests share: small machines, small commands, and one step that
+//! checks everything that must hold whatever the command is.
+
+#![allow(
+    dead_code,
+    clippy::arithmetic_side_effects,
+    reason = "each test binary uses its part; numbers in tests are small"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mete_model::{
+    AgentId, Bytes, Claim, ClaimId, ClassPath, Code, DeviceId, DeviceShare, DeviceWant,
+    FrameworkId, Inventory, MilliCpu, NodeKey, Resources, RolePath, RunId, Shape, Status,
+    StatusSource, TaskPhase, TaskSpec, Timestamp,
+};
+use mete_state::command::{AdmitAgent, FrameworkSettings, LaunchTask};
+use mete_state::{Command, Outcome, Preview, Rejection, Stamped, State, invariants};
+use uuid::Uuid;
+
+/// Ids in tests: a letter for the kind, a number.
+pub(crate) fn agent_id(number: u128) -> AgentId {
+    AgentId(Uuid::from_u128(0xa000_0000 + number))
+}
+
+pub(crate) fn framework_id(number: u128) -> FrameworkId {
+    FrameworkId(Uuid::from_u128(0xf000_0000 + number))
+}
+
+pub(crate) fn node_key(number: u128) -> NodeKey {
+    NodeKey(Uuid::from_u128(0xe000_0000 + number))
+}
+
+pub(crate) fn role(path: &str) -> RolePath {
+    RolePath::new(path).expect("a role path")
+}
+
+pub(crate) fn claim_id(id: &str) -> ClaimId {
+    ClaimId::new(id).expect("a claim id")
+}
+
+pub(crate) fn run_id(text: &str) -> RunId {
+    text.parse().expect("a run")
+}
+
+pub(crate) fn device(id: &str, milli: u32) -> DeviceShare {
+    DeviceShare {
+        id: DeviceId::new(id).expect("a device id"),
+        class: ClassPath::new("gpu/t4").expect("a class"),
+        milli,
+    }
+}
+
+pub(crate) fn resources(
+    cpu: u64,
+    memory: u64,
+    cores: &str,
+    devices: Vec<DeviceShare>,
+) -> Resources {
+    Resources {
+        cpu: MilliCpu(cpu),
+        memory: Bytes(memory),
+        disk: Bytes(0),
+        cores: cores.parse().expect("cores"),
+        devices,
+    }
+}
+
+/// Four cores, 1000 bytes, two GPUs.
+pub(crate) fn machine(boot: &str) -> Inventory {
+    Inventory {
+        total: resources(
+            4000,
+            1000,
+            "0-3",
+            vec![device("g1", 1000), device("g2", 1000)],
+        ),
+        topology_epoch: 1,
+        boot_id: boot.to_owned(),
+        ..Inventory::default()
+    }
+}
+
+pub(crate) fn admit(number: u128, inventory: Inventory) -> AdmitAgent {
+    AdmitAgent {
+        agent: agent_id(number),
+        node_key: node_key(number),
+        node_name: format!("n{number}"),
+        inventory,
+        held: Vec::new(),
+    }
+}
+
+pub(crate) fn settings(roles: &[&str]) -> FrameworkSettings {
+    FrameworkSettings {
+        roles: roles.iter().map(|path| role(path)).collect(),
+        ..FrameworkSettings::default()
+    }
+}
+
+pub(crate) fn claim(id: &str, role_path: &str, cpu: u64, count: u32) -> Claim {
+    Claim {
+        id: claim_id(id),
+        role: role(role_path),
+        shape: Shape {
+            cpu: MilliCpu(cpu),
+            ..Shape::default()
+        },
+        count,
+        priority: 0,
+        labels: BTreeMap::new(),
+        expected_runtime: None,
+    }
+}
+
+pub(crate) fn want(class: &str, count: u32, milli: u32) -> DeviceWant {
+    DeviceWant {
+        class: ClassPath::new(class).expect("a class"),
+        count,
+        milli,
+    }
+}
+
+pub(crate) fn task(run: RunId, claim: Option<ClaimId>, resources: Resources) -> LaunchTask {
+    LaunchTask {
+        run,
+        claim,
+        resources,
+        spec: Arc::new(TaskSpec {
+            command: vec!["true".to_owned()],
+            ..TaskSpec::default()
+        }),
+        environment: BTreeMap::new(),
+        labels: BTreeMap::new(),
+    }
+}
+
+pub(crate) fn status(run: RunId, sequence: u64, phase: TaskPhase, reason: Option<Code>) -> Status {
+    Status {
+        run,
+        sequence,
+        phase,
+        reason,
+        message: String::new(),
+        source: StatusSource::Agent,
+        at: Timestamp(0),
+        exit: None,
+        usage: None,
+        coalesced: false,
+    }
+}
+
+/// A replica pair and the log index; every step checks what must hold after any command.
+#[derive(Default)]
+pub(crate) struct Cluster {
+    pub(crate) state: State,
+    replica: State,
+    pub(crate) revision: u64,
+    pub(crate) clock: Timestamp,
+}
+
+impl Cluster {
+    /// Checks, applies, and compares: `check` told the truth, a refusal changed nothing, the
+    /// invariants hold, the replica is equal, and a snapshot gives the same state again.
+    pub(crate) fn step(&mut self, command: Command) -> Result<Outcome, Rejection> {
+        let stamped = Stamped {
+            at: self.clock,
+            command,
+        };
+        let digest = self.state.digest();
+        let revision = self.state.revision();
+        let preview = self.state.check(&stamped);
+        self.revision += 1;
+        let result = self.state.apply(self.revision, &stamped);
+        let replicas = self.replica.apply(self.revision, &stamped);
+        assert_eq!(result, replicas, "replicas answer alike");
+
+        match (&preview, &result) {
+            (Err(said), Err(got)) => {
+                assert_eq!(said, got, "check and apply refuse alike");
+                assert_eq!(self.state.digest(), digest, "a refusal changes nothing");
+            }
+            (Ok(Preview::Repeat { revision, verdict }), Ok(got)) => {
+                assert_eq!((revision, verdict), (&got.revision, &got.verdict));
+                assert!(got.effects.is_empty() && got.changes.is_empty(), "{got:?}");
+                assert_eq!(self.state.digest(), digest, "a repeat changes nothing");
+            }
+            (Ok(Preview::NoChange(verdict)), Ok(got)) => {
+                assert_eq!(verdict, &got.verdict);
+                assert!(got.effects.is_empty() && got.changes.is_empty(), "{got:?}");
+            }
+            (Ok(Preview::Change), Ok(got)) => {
+                assert_eq!(got.revision, self.revision);
+                assert!(self.state.revision() > revision);
+            }
+            (Ok(_), Err(_)) | (Err(_), Ok(_)) => {
+                panic!("check said {preview:?}, apply {result:?}");
+            }
+        }
+        self.verify();
+        result
+    }
+
+    fn verify(&self) {
+        let violations = invariants::check(&self.state);
+        assert!(violations.is_empty(), "{violations:#?}");
+        let digest = self.state.digest();
+        assert_eq!(digest, self.replica.digest(), "replicas are equal");
+        let again = State::from_parts(self.state.to_parts()).expect("its own parts");
+        assert_eq!(digest, again.digest(), "a snapshot gives the same state");
+        let violations = invariants::check(&again);
+        assert!(violations.is_empty(), "after a snapshot: {violations:#?}");
+        assert_eq!(
+            self.state.owed().collect::<Vec<_>>(),
+            again.owed().collect::<Vec<_>>()
+        );
+        assert_eq!(self.state.next_due(), again.next_due());
+        for agent in self.state.agents() {
+            assert_eq!(self.state.free(agent.id), again.free(agent.id));
+        }
+    }
+}
