@@ -160,6 +160,10 @@ impl<'a> Fill<'a> {
                 self.unfinished = true;
                 return;
             }
+            if self.nothing_left() {
+                self.finish_served();
+                return;
+            }
             let next = self
                 .roles
                 .get_mut(role)
@@ -169,6 +173,35 @@ impl<'a> Fill<'a> {
                 self.enter(contender);
             }
             self.enter_role(role);
+        }
+    }
+
+    /// Says whether only dirty agents count in this round, and nothing fits on them any more.
+    fn nothing_left(&self) -> bool {
+        !self.wanted.all
+            && self.wanted.touched.is_empty()
+            && self.shapes.iter().all(|shape| shape.dead_dirty)
+    }
+
+    /// Claims that got something and still want more will get no further turn.
+    fn finish_served(&mut self) {
+        for looked in &mut self.looked {
+            looked.done |= looked.placed > 0;
+        }
+    }
+
+    /// Shapes that no dirty agent has the numbers for any more.
+    fn mark_dead(&mut self) {
+        if self.wanted.all {
+            return;
+        }
+        for number in 0..self.shapes.len() {
+            let entry = self.shapes.get(number).map(|shape| shape.entry);
+            if entry.is_some_and(|entry| !self.fits_dirty(entry))
+                && let Some(shape) = self.shapes.get_mut(number)
+            {
+                shape.dead_dirty = true;
+            }
         }
     }
 
@@ -236,7 +269,12 @@ impl<'a> Fill<'a> {
             return *number;
         }
         let number = self.shapes.len();
-        self.shapes.push(self.scratch.shape(shape, entry));
+        let mut state = self.scratch.shape(shape, entry);
+        // What fits nowhere from the start has no place in the order: its framework would wait
+        // for the turn of a claim that cannot be served.
+        state.dead = self.scratch.search(&state, None).is_none();
+        state.dead_dirty = state.dead;
+        self.shapes.push(state);
         self.shape_numbers.insert(shape, number);
         number
     }
@@ -466,6 +504,9 @@ impl<'a> Fill<'a> {
             most = most.saturating_sub(booked);
         }
         let full = |looked: &Looked<'_>| looked.placed >= looked.claim.remaining || looked.capped;
+        if head.domain == Domain::Dirty {
+            self.mark_dead();
+        }
         if over || self.looked.get(looked).is_none_or(full) {
             self.finish(looked);
             self.advance(number);

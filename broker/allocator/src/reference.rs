@@ -31,6 +31,8 @@ pub fn naive(view: &View, limits: Limits) -> Round {
         .filter(|(framework, _, claim)| {
             claim.remaining > 0 && view.is_served(*framework, &claim.role)
         })
+        // What fits nowhere from the start has no place in the order.
+        .filter(|(_, _, claim)| free.values().any(|free| fit(&claim.shape, free).is_ok()))
         .map(|(framework, id, claim)| Open::new(framework, id, claim))
         .collect();
     let mut roles: BTreeMap<RolePath, Charge> = BTreeMap::new();
@@ -370,7 +372,7 @@ fn a_shape(numbers: &mut Numbers) -> Shape {
 
 /// One change of a scenario: a task of half a machine ends on some agent. Patched, and said.
 pub fn one_change(view: &mut View, seed: u64) -> Dirty {
-    let agents = u64::try_from(view.agents().count()).unwrap_or(0);
+    let agents = u64::try_from(view.agents.len()).unwrap_or(0);
     let number = u32::try_from(Numbers::new(seed).below(agents)).unwrap_or(0);
     let id = agent_id(number);
     let Some(mut agent) = view.agent(id).cloned() else {

@@ -111,7 +111,7 @@ impl Script {
         Ok(String::new())
     }
 
-    /// `framework f roles=a,b suppressed=b held=a:4000 offered=500 connected=true plain=false`
+    /// `framework f roles="a,b" suppressed=b held="a:4000" offered=500 connected=true plain=false`
     fn put_framework(&mut self, mut args: ArgumentConsumer<'_>) -> Anything {
         let name = args.next_pos().ok_or("which framework?")?.to_owned();
         let next = u32::try_from(self.frameworks.len())?;
