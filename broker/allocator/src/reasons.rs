@@ -52,7 +52,7 @@ impl<'a> Fill<'a> {
                 behind: None,
             };
             let behind = decide(
-                &mut self.scratch,
+                &self.scratch,
                 looked,
                 (number, shape, verdict),
                 hidden,

@@ -14,7 +14,7 @@ use crate::view::{RefusalView, ShapeEntry, View};
 
 /// Agents that fit and are compared before the best of them is taken. The order of the trees is
 /// best fit already; comparing a few more balances CPU against memory.
-const COMPARED: usize = 8;
+const COMPARED: usize = 6;
 /// The same for shapes with devices.
 const COMPARED_DEVICES: usize = 16;
 
@@ -89,8 +89,9 @@ pub(crate) struct Scratch<'a> {
     pub(crate) examined: usize,
     /// Numbers from here on are plain contenders, not claims.
     pub(crate) plain_from: usize,
-    usual_cpu: u64,
-    usual_memory: u64,
+    /// 2^52 divided by what an agent has on average.
+    scale_cpu: u64,
+    scale_memory: u64,
 }
 
 impl<'a> Scratch<'a> {
@@ -101,11 +102,12 @@ impl<'a> Scratch<'a> {
             .map(|(classes, group)| (classes.as_slice(), Cow::Borrowed(&group.free)))
             .collect();
         let agents = u64::try_from(view.agents.len()).unwrap_or(u64::MAX);
-        let usual = |kind| {
+        let scale = |kind| {
             let sum = view
                 .number(&kind)
                 .map_or(0, |number| view.capacity.get(number));
-            sum.checked_div(agents).unwrap_or(0).max(1)
+            let usual = sum.checked_div(agents).unwrap_or(0).max(1);
+            (1_u64 << 52).checked_div(usual).unwrap_or(0)
         };
         Self {
             view,
@@ -117,8 +119,8 @@ impl<'a> Scratch<'a> {
             taken_cores: 0,
             examined: 0,
             plain_from: usize::MAX,
-            usual_cpu: usual(mete_model::quota::Kind::Cpu),
-            usual_memory: usual(mete_model::quota::Kind::Memory),
+            scale_cpu: scale(mete_model::quota::Kind::Cpu),
+            scale_memory: scale(mete_model::quota::Kind::Memory),
         }
     }
 
@@ -199,14 +201,15 @@ impl<'a> Scratch<'a> {
             return None;
         }
         let need = &shape.entry.need;
-        let part = |have: u64, want: u64, usual: u64| {
-            let left = have.saturating_sub(want).saturating_mul(1024);
-            left.checked_div(usual).unwrap_or(left)
+        // In parts of what an agent usually has, so that CPU and memory can be added.
+        let part = |have: u64, want: u64, scale: u64| {
+            let left = u128::from(have.saturating_sub(want));
+            u64::try_from(left.saturating_mul(u128::from(scale)) >> 40).unwrap_or(u64::MAX)
         };
-        let left = part(free.cpu, need.cpu, self.usual_cpu).saturating_add(part(
+        let left = part(free.cpu, need.cpu, self.scale_cpu).saturating_add(part(
             free.memory,
             need.memory,
-            self.usual_memory,
+            self.scale_memory,
         ));
         if shape.shape.devices.is_empty() {
             return Some((free.devices, left));

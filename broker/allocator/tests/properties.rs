@@ -80,7 +80,7 @@ fn agent(bytes: &[u8; 8]) -> AgentView {
     AgentView {
         total,
         free,
-        schedulable: bytes[7] % 8 != 0,
+        schedulable: !bytes[7].is_multiple_of(8),
     }
 }
 
@@ -90,12 +90,12 @@ fn shape(bytes: &[u8; 8]) -> Shape {
         disk: Bytes(u64::from(bytes[4] / 4 % 16 / 15)),
         ..Shape::default()
     };
-    if bytes[5] % 5 == 0 {
+    if bytes[5].is_multiple_of(5) {
         shape.cores = u32::from(bytes[3] % 3) + 1;
     } else {
         shape.cpu = MilliCpu(u64::from(bytes[3] % 6) * 500 + 500);
     }
-    if bytes[5] % 3 == 0 {
+    if bytes[5].is_multiple_of(3) {
         let class = ["gpu", "gpu/a", "gpu/b", "gpu/none"][usize::from(bytes[5] / 4 % 4)];
         let milli = if bytes[6] & 1 == 0 { 1000 } else { 400 };
         shape.devices.push(DeviceWant {
@@ -121,7 +121,7 @@ fn framework(bytes: &[u8; 8]) -> FrameworkView {
     let roles = (0..3).map(|at| (role(at), bytes[2] >> at & 1 == 1 && bytes[3] & 1 == 1));
     FrameworkView {
         connected: bytes[3] % 8 != 7,
-        plain_offers: bytes[4] % 4 == 0,
+        plain_offers: bytes[4].is_multiple_of(4),
         roles: roles.collect(),
         held: BTreeMap::from([(role(bytes[5]), charge(bytes[6]))]),
         offered: charge(bytes[6] / 2 % 4),

@@ -82,6 +82,21 @@ impl Chunk {
         }
     }
 
+    /// Puts an entry in; a chunk that has grown too large gives its upper half away.
+    fn insert(&mut self, entry: Entry) -> Option<(Key, Self)> {
+        if let Err(place) = self.find(&entry.key()) {
+            self.entries.insert(place, entry);
+            self.most.raise(&entry.free);
+        }
+        if self.entries.len() <= CHUNK {
+            return None;
+        }
+        let upper = Self::new(self.entries.split_off(CHUNK / 2));
+        self.measure();
+        let first = upper.entries.first()?.key();
+        Some((first, upper))
+    }
+
     fn find(&self, key: &Key) -> Result<usize, usize> {
         self.entries.binary_search_by(|entry| entry.key().cmp(key))
     }
@@ -103,46 +118,32 @@ impl Tree {
     /// Puts an agent in, which must not be in.
     pub(crate) fn insert(&mut self, entry: Entry) {
         let key = entry.key();
-        let Some(at) = self.chunk_for(&key) else {
-            let chunk = match self.chunks.pop_first() {
-                Some((_, chunk)) => chunk,
-                None => Arc::default(),
-            };
-            self.chunks.insert(key, chunk);
-            self.insert_into(key, entry);
-            return;
-        };
-        self.insert_into(at, entry);
-    }
-
-    fn insert_into(&mut self, at: Key, entry: Entry) {
-        let Some(chunk) = self.chunks.get_mut(&at) else {
-            return;
-        };
-        let chunk = Arc::make_mut(chunk);
-        if let Err(place) = chunk.find(&entry.key()) {
-            chunk.entries.insert(place, entry);
-            chunk.most.raise(&entry.free);
-        }
-        if chunk.entries.len() > CHUNK {
-            let upper = Chunk::new(chunk.entries.split_off(CHUNK / 2));
-            chunk.measure();
-            if let Some(first) = upper.entries.first() {
-                let key = first.key();
-                self.chunks.insert(key, Arc::new(upper));
+        if let Some((_, chunk)) = self.chunks.range_mut(..=key).next_back() {
+            let upper = Arc::make_mut(chunk).insert(entry);
+            if let Some((first, upper)) = upper {
+                self.chunks.insert(first, Arc::new(upper));
             }
+            return;
+        }
+        // Below all: the first chunk begins here from now on.
+        let mut chunk = match self.chunks.pop_first() {
+            Some((_, chunk)) => chunk,
+            None => Arc::default(),
+        };
+        let upper = Arc::make_mut(&mut chunk).insert(entry);
+        self.chunks.insert(key, chunk);
+        if let Some((first, upper)) = upper {
+            self.chunks.insert(first, Arc::new(upper));
         }
     }
 
     /// Takes an agent out, as it was put in.
     pub(crate) fn remove(&mut self, agent: AgentId, free: &Free) {
         let key = Key::of(agent, free);
-        let Some(at) = self.chunk_for(&key) else {
+        let Some((at, chunk)) = self.chunks.range_mut(..=key).next_back() else {
             return;
         };
-        let Some(chunk) = self.chunks.get_mut(&at) else {
-            return;
-        };
+        let at = *at;
         let chunk = Arc::make_mut(chunk);
         if let Ok(place) = chunk.find(&key) {
             chunk.entries.remove(place);
