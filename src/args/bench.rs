@@ -1,0 +1,76 @@
+//! Measurements.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// `bench …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Bench {
+    /// Committed launches per second through a master, with fake agents
+    Launches(Launches),
+    /// Rounds of the allocator alone, full and after one change
+    Allocator(Allocator),
+    /// A real cluster's nodes and tasks through master, allocator and SDK in virtual time
+    Replay(Replay),
+}
+
+/// `bench launches`.
+#[derive(Clone, Debug, Args)]
+pub struct Launches {
+    /// Fake agents
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub agents: u32,
+    /// Tasks to launch
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub tasks: u64,
+    /// Masters
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub masters: u32,
+}
+
+/// `bench allocator`.
+#[derive(Clone, Debug, Args)]
+pub struct Allocator {
+    /// Agents
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub agents: u32,
+    /// Roles
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub roles: u32,
+    /// Frameworks
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub frameworks: u32,
+    /// Rounds that are timed
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub rounds: u32,
+}
+
+/// How tasks come and go in a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReplayMode {
+    /// All of them in the order of the file; none ends
+    Fill,
+    /// Arrivals and departures, on a sample of the nodes
+    Live,
+}
+
+/// `bench replay`.
+#[derive(Clone, Debug, Args)]
+pub struct Replay {
+    /// Table of nodes
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub nodes: PathBuf,
+    /// Table of tasks
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub pods: PathBuf,
+    /// How tasks come and go
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = ReplayMode::Fill)]
+    pub mode: ReplayMode,
+    /// GPUs of the sample in mode live
+    #[arg(long, value_name = "N")]
+    pub sample: Option<u32>,
+    /// Chooses the sample
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}

@@ -1,0 +1,192 @@
+//! What runs long: `dev`, `demo`, `master`, `agent`, `service start`, `batch start`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use mete_model::{Bytes, MilliCpu};
+
+use super::values::{self, Share};
+
+/// `dev`.
+#[derive(Clone, Debug, Args)]
+pub struct Dev {
+    /// Agents that run real processes; the machine is divided among them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub nodes: u32,
+    /// Agents that only pretend, for trying large clusters
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub fake: u32,
+    /// Keep all state here; without it everything is gone when this stops
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub state_dir: Option<PathBuf>,
+    /// Where the master listens; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
+    pub listen: String,
+    /// Permit addresses that are not loopback, although nothing is encrypted yet
+    #[arg(long)]
+    pub insecure: bool,
+    /// Print nothing for people and leave the contexts alone
+    #[arg(long)]
+    pub headless: bool,
+    /// Print one line of JSON on stdout once the cluster is ready
+    #[arg(long)]
+    pub ready_json: bool,
+    /// A role that the batch framework serves; may be repeated, the first is the default
+    #[arg(long = "role", value_name = "NAME")]
+    pub roles: Vec<String>,
+}
+
+/// `demo`.
+#[derive(Clone, Debug, Args)]
+pub struct Demo {
+    /// How long the frameworks share and compete
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: Option<u64>,
+    /// Agents that run real processes; the machine is divided among them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub nodes: Option<u32>,
+    /// Keep all state here
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// `master …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Master {
+    /// Found a cluster of one master in an empty directory
+    Init(MasterFlags),
+    /// Run a master until it is told to stop
+    Start(MasterFlags),
+}
+
+/// Flags of a master.
+#[derive(Clone, Debug, Args)]
+pub struct MasterFlags {
+    /// Where its log and snapshots live
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub state_dir: PathBuf,
+    /// Where it listens; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
+    pub listen: String,
+    /// What clients are told to dial, if that is another address
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::host_port)]
+    pub advertise: Option<String>,
+    /// Permit addresses that are not loopback, although nothing is encrypted yet
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// `agent …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Agent {
+    /// Run an agent until it is told to stop; its tasks go on
+    Start(AgentStart),
+    /// Try everything an agent needs on this host
+    Check(AgentFlags),
+    /// What an agent holds: grants and runs
+    Show(AgentShow),
+}
+
+/// `agent start`.
+#[derive(Clone, Debug, Args)]
+pub struct AgentStart {
+    /// The node.
+    #[command(flatten)]
+    pub agent: AgentFlags,
+    /// Where the node API listens; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7444")]
+    pub listen: String,
+}
+
+/// Flags of `agent start` and `agent check`.
+#[derive(Clone, Debug, Args)]
+pub struct AgentFlags {
+    /// Checkpoint, task directories and logs; made when it is missing
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub state_dir: PathBuf,
+    /// Name of the node, unique in the cluster; without it the host's name
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Only this part of the machine, so that several agents divide it
+    #[arg(long, value_name = "CPUS,MEMORY", value_parser = values::share, conflicts_with_all = ["cpus", "memory"])]
+    pub share: Option<Share>,
+    /// Only these logical CPUs of the machine, such as 2-3
+    #[arg(long, value_name = "SET", requires = "memory")]
+    pub cpus: Option<String>,
+    /// Memory that goes with --cpus
+    #[arg(long, value_name = "N", requires = "cpus")]
+    pub memory: Option<Bytes>,
+    /// A label of the node; may be repeated
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = values::key_value)]
+    pub labels: Vec<(String, String)>,
+    /// A device that the node has; may be repeated
+    #[arg(long = "device", value_name = "CLASS=ID", value_parser = values::device_id)]
+    pub devices: Vec<(String, String)>,
+    /// A path inside every cgroup hierarchy, below which tasks run
+    #[arg(long, value_name = "PATH")]
+    pub cgroup_root: Option<String>,
+    /// Records of runs; must not outlive a boot
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub run_dir: Option<PathBuf>,
+    /// Permit addresses that are not loopback, although nothing is encrypted yet
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// `agent show`.
+#[derive(Clone, Debug, Args)]
+pub struct AgentShow {
+    /// The node; without it the agent at --address
+    #[arg(value_name = "NODE", conflicts_with = "address", add = crate::cli::support::names::nodes())]
+    pub node: Option<String>,
+    /// The node API of the agent
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7444", value_parser = values::host_port)]
+    pub address: String,
+}
+
+/// `service …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Service {
+    /// Keep N tasks of a command running until this is told to stop; the tasks go on
+    Start(ServiceStart),
+}
+
+/// `service start`.
+#[derive(Clone, Debug, Args)]
+pub struct ServiceStart {
+    /// Name of the framework and of its tasks
+    #[arg(long, value_name = "NAME", default_value = "service")]
+    pub name: String,
+    /// Who is charged
+    #[arg(long, value_name = "NAME", default_value = "service")]
+    pub role: String,
+    /// How many tasks
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub count: u32,
+    /// CPUs of each task, such as 2, 0.5 or 500m
+    #[arg(long, value_name = "CPUS", default_value = "1")]
+    pub cpus: MilliCpu,
+    /// Memory of each task
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    pub memory: Bytes,
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// `batch start`.
+#[derive(Clone, Debug, Args)]
+pub struct BatchStart {
+    /// A role that is served; may be repeated, the first is the default of a job
+    #[arg(long = "role", value_name = "NAME", default_value = "batch")]
+    pub roles: Vec<String>,
+    /// Where its API listens; port 0 takes any free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub listen: String,
+    /// Name of the framework
+    #[arg(long, value_name = "NAME", default_value = "batch")]
+    pub name: String,
+    /// Permit addresses that are not loopback, although nothing is encrypted yet
+    #[arg(long)]
+    pub insecure: bool,
+}

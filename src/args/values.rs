@@ -1,0 +1,170 @@
+//! Readers of values that the model has no type for. Each refusal says what is permitted.
+
+use mete_model::{Bytes, MilliCpu};
+
+/// `NAME=VALUE`; the value may be empty and may hold further `=`.
+pub fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        Some(_) | None => Err("it has the form NAME=VALUE".to_owned()),
+    }
+}
+
+/// `host:port`.
+pub fn host_port(text: &str) -> Result<String, String> {
+    let bad = || "it has the form HOST:PORT, such as 127.0.0.1:7443".to_owned();
+    let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+    let plain = !host.is_empty() && !host.contains(['/', ' ', '@', '?', '#']);
+    match port.parse::<u16>() {
+        Ok(port) if plain && port > 0 => Ok(text.to_owned()),
+        Ok(_) | Err(_) => Err(bad()),
+    }
+}
+
+/// `CPUS,MEMORY` of one agent's share of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// CPUs.
+    pub cpu: MilliCpu,
+    /// Memory.
+    pub memory: Bytes,
+}
+
+/// `500m,1GiB`.
+pub fn share(text: &str) -> Result<Share, String> {
+    let form = || "it has the form CPUS,MEMORY, such as 500m,1GiB".to_owned();
+    let (cpu, memory) = text.split_once(',').ok_or_else(form)?;
+    let cpu = cpu.trim().parse().map_err(|error| format!("{error}"))?;
+    let memory = memory.trim().parse().map_err(|error| format!("{error}"))?;
+    Ok(Share { cpu, memory })
+}
+
+/// So many devices of a class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceCount {
+    /// Class without the kind's prefix, "gpu/a100".
+    pub class: String,
+    /// How many, or which part of one, in thousandths.
+    pub milli: u64,
+}
+
+impl DeviceCount {
+    fn read(class: String, count: &str) -> Result<Self, String> {
+        let bad = || format!("'{count}' is no number of devices: 1, 2, … or a part such as 0.5");
+        let MilliCpu(milli) = count.parse().map_err(|_| bad())?;
+        let whole = milli >= 1000 && milli.is_multiple_of(1000);
+        if milli == 0 || (milli > 1000 && !whole) {
+            return Err(bad());
+        }
+        Ok(Self { class, milli })
+    }
+}
+
+/// `N` or `N:MODEL`, read as devices of class `gpu` or `gpu/MODEL`.
+pub fn gpus(text: &str) -> Result<DeviceCount, String> {
+    match text.split_once(':') {
+        Some((_, "")) => Err("the model after ':' is missing, such as 2:a100".to_owned()),
+        Some((count, model)) => DeviceCount::read(format!("gpu/{model}"), count),
+        None => DeviceCount::read("gpu".to_owned(), text),
+    }
+}
+
+/// `CLASS=N`.
+pub fn device_count(text: &str) -> Result<DeviceCount, String> {
+    let form = || "it has the form CLASS=N, such as gpu/a100=2".to_owned();
+    let (class, count) = text.split_once('=').ok_or_else(form)?;
+    if class.is_empty() {
+        return Err(form());
+    }
+    DeviceCount::read(class.to_owned(), count)
+}
+
+/// `CLASS=ID` of a device that a node has.
+pub fn device_id(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((class, id)) if !class.is_empty() && !id.is_empty() => {
+            Ok((class.to_owned(), id.to_owned()))
+        }
+        Some(_) | None => Err("it has the form CLASS=ID, such as gpu/a100=GPU-7f3a".to_owned()),
+    }
+}
+
+/// A weight, in thousandths: 0.001 to 1 000 000.
+pub fn weight(text: &str) -> Result<u32, String> {
+    let bad = || "a weight is a number such as 1, 2.5 or 0.1, above 0".to_owned();
+    let MilliCpu(milli) = text.parse().map_err(|_| bad())?;
+    if milli == 0 || text.ends_with('m') {
+        return Err(bad());
+    }
+    u32::try_from(milli).map_err(|_| bad())
+}
+
+/// Where a stream of events begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// After this revision.
+    Revision(u64),
+    /// So many milliseconds ago.
+    Ago(u64),
+}
+
+/// `88213` or `5m`.
+pub fn since(text: &str) -> Result<Since, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let revision = text.parse().map_err(|_| "the revision is too large".to_owned())?;
+        return Ok(Since::Revision(revision));
+    }
+    let ago = text.parse::<mete_model::Span>();
+    let form = "it is a revision such as 88213 or a length of time such as 5m";
+    ago.map(|ago| Since::Ago(ago.0)).map_err(|_| form.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_read_a_count_a_part_and_a_model() {
+        let device = |class: &str, milli| DeviceCount { class: class.to_owned(), milli };
+        assert_eq!(gpus("2"), Ok(device("gpu", 2000)));
+        assert_eq!(gpus("1:a100"), Ok(device("gpu/a100", 1000)));
+        assert_eq!(gpus("0.25"), Ok(device("gpu", 250)));
+        assert_eq!(device_count("nic/mlx5=1"), Ok(device("nic/mlx5", 1000)));
+        for bad in ["", "0", "1.5", "-1", "2:", "a100"] {
+            assert!(gpus(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_address_needs_a_host_and_a_port() {
+        assert_eq!(host_port("m1:7443"), Ok("m1:7443".to_owned()));
+        assert_eq!(host_port("[::1]:7443"), Ok("[::1]:7443".to_owned()));
+        for bad in ["m1", ":7443", "m1:", "m1:0", "http://m1:1", "m1:70000", "a b:1"] {
+            assert!(host_port(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_weight_is_above_nothing_and_exact_to_a_thousandth() {
+        assert_eq!(weight("2.5"), Ok(2500));
+        for bad in ["0", "-1", "500m", "x", "0.0001", "99999999"] {
+            assert!(weight(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn since_is_a_revision_or_a_length_of_time() {
+        assert_eq!(since("88213"), Ok(Since::Revision(88_213)));
+        assert_eq!(since("5m"), Ok(Since::Ago(300_000)));
+        assert!(since("yesterday").is_err());
+    }
+
+    #[test]
+    fn a_share_is_cpus_and_memory() {
+        let half = Share { cpu: MilliCpu(500), memory: Bytes(1 << 30) };
+        assert_eq!(share("500m,1GiB"), Ok(half));
+        for bad in ["1", "1,", ",1GiB", "1,1XB"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+}
