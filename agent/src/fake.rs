@@ -8,12 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mete_model::{Inventory, NodeKey, Span, TaskSpec, Timestamp, Usage};
-use mete_proto::dial::SharedDial;
+use mete_proto::dial::{Dial, Dialing, SharedDial};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tonic::transport::Channel;
 
 use crate::core::{AgentCore, Ending, Event, Record, RunEnd, RunKey, StartTask};
 use crate::driver::{AgentState, Host, Wiring, drive};
@@ -194,5 +196,55 @@ impl Host for FakeHost {
 
     fn now(&self) -> Timestamp {
         (self.clock)()
+    }
+}
+
+/// A dial that many fake agents share: a few connections, many streams on each.
+///
+/// Ten thousand agents with a connection each would measure the kernel, not the broker.
+#[derive(Debug)]
+pub struct PooledDial {
+    inner: SharedDial,
+    /// Streams on one connection before another is opened.
+    per_connection: usize,
+    pool: Arc<Mutex<BTreeMap<String, Pool>>>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    channels: Vec<Channel>,
+    dials: usize,
+}
+
+impl PooledDial {
+    /// Shares what `inner` opens among so many streams each.
+    #[must_use]
+    pub fn new(inner: SharedDial, per_connection: usize) -> Self {
+        Self { inner, per_connection: per_connection.max(1), pool: Arc::default() }
+    }
+}
+
+impl Dial for PooledDial {
+    fn dial(&self, address: &str) -> Dialing {
+        let (inner, pool) = (Arc::clone(&self.inner), Arc::clone(&self.pool));
+        let (address, per_connection) = (address.to_owned(), self.per_connection);
+        Box::pin(async move {
+            let known = {
+                let mut pools = pool.lock().unwrap_or_else(PoisonError::into_inner);
+                let pool = pools.entry(address.clone()).or_default();
+                let at = pool.dials.checked_div(per_connection).unwrap_or(0);
+                pool.dials = pool.dials.saturating_add(1);
+                // Later dials are reconnects: they spread over what is there.
+                let last = pool.channels.len().saturating_sub(1);
+                pool.channels.get(if at > 4 * last { at % (last + 1) } else { at }).cloned()
+            };
+            if let Some(channel) = known {
+                return Ok(channel);
+            }
+            let channel = inner.dial(&address).await?;
+            let mut pools = pool.lock().unwrap_or_else(PoisonError::into_inner);
+            pools.entry(address).or_default().channels.push(channel.clone());
+            Ok(channel)
+        })
     }
 }

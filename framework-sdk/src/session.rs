@@ -438,6 +438,11 @@ impl Session {
         })
     }
 
+    /// Waits until everything acknowledged so far has been committed, not longer than said.
+    pub async fn acknowledged(&self, longest: Duration) {
+        crate::acknowledge::flush(&self.core, longest).await;
+    }
+
     /// The framework's own records in the broker.
     #[must_use]
     pub fn store(&self) -> Store {

@@ -1,1 +1,74 @@
-//! The service framework: keeps N long-running tasks alive.
+//! The service framework: keeps N long-running tasks of each kind alive.
+//!
+//! It is the SDK's [`mete_sdk::TaskPool`] with a configuration in front. It keeps nothing: killed and
+//! started again with the same configuration, it takes its tasks over by their labels and starts
+//! none twice. It uses the public SDK only.
+
+use std::future::Future;
+use std::time::Duration;
+
+use mete_sdk::model::Span;
+use mete_sdk::{Claim, PoolHandle, Result, Runner, TaskPool, TaskSpec, Wanted};
+
+/// How often the pool looks at pauses that are over.
+const TICK: Duration = Duration::from_millis(500);
+
+/// One kind of long-running task.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// The kind's name; its tasks are named after it.
+    pub name: String,
+    /// How many run at the same time.
+    pub count: u32,
+    /// What each needs.
+    pub claim: Claim,
+    /// What each runs.
+    pub task: TaskSpec,
+}
+
+/// What the framework needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where masters may be, `host:port` each.
+    pub masters: Vec<String>,
+    /// The framework's name.
+    pub name: String,
+    /// The role that is charged.
+    pub role: String,
+    /// How long its tasks live without it.
+    pub failover_timeout: Span,
+    /// What to keep running.
+    pub services: Vec<Service>,
+}
+
+/// A framework that is ready to run, and the handle that changes it while it does.
+///
+/// # Errors
+/// A service whose name or claim is not permitted.
+pub fn prepare(config: Config) -> Result<(PoolHandle, impl Future<Output = Result<()>>)> {
+    let pool = TaskPool::new();
+    let handle = pool.handle();
+    for service in config.services {
+        let wanted = Wanted::new(service.count, service.claim, service.task);
+        handle.set(&service.name, wanted)?;
+    }
+    let running = Runner::new(config.masters)
+        .name(&config.name)
+        .role(&config.role)
+        .failover_timeout(config.failover_timeout.into())
+        .tick(TICK)
+        .run(pool);
+    Ok((handle, running))
+}
+
+/// Runs the framework until `shutdown`; its tasks are left alone.
+///
+/// # Errors
+/// As [`prepare`], or why the session is over.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<()> {
+    let (_handle, running) = prepare(config)?;
+    tokio::select! {
+        result = running => result,
+        () = shutdown => Ok(()),
+    }
+}

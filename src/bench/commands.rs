@@ -1,0 +1,34 @@
+//! Flags as sizes of benches.
+
+use super::{allocator, launches, replay, usage};
+use crate::args::bench::Bench;
+use crate::cli::support::error::Outcome;
+use crate::cli::support::print::Style;
+
+/// `mete bench …`.
+///
+/// # Errors
+/// Sizes that cannot be, or a part that failed.
+pub async fn bench(bench: Bench, style: &Style) -> Outcome {
+    match bench {
+        Bench::Launches(flags) => {
+            if flags.masters != 1 {
+                return Err(usage("--masters: this release measures 1 master"));
+            }
+            let tasks = u32::try_from(flags.tasks).unwrap_or(u32::MAX);
+            let size = launches::Size { agents: flags.agents, tasks, state_directory: None };
+            launches::run(size).await?.print("BenchLaunches", style)
+        }
+        Bench::Allocator(flags) => {
+            let size = allocator::Size {
+                agents: flags.agents,
+                roles: flags.roles,
+                frameworks: flags.frameworks,
+                rounds: flags.rounds,
+                seed: 1,
+            };
+            allocator::run(size)?.print("BenchAllocator", style)
+        }
+        Bench::Replay(flags) => replay::run(&flags)?.print("BenchReplay", style),
+    }
+}

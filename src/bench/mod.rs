@@ -1,0 +1,102 @@
+//! `mete bench`: speed and memory as figures, beside a reference wherever there is one.
+//!
+//! Every bench prints what it measured and under which conditions; none of them passes or fails by
+//! its numbers.
+
+use mete_model::Code;
+use serde_json::{Map, Value};
+
+use crate::cli::support::error::{CliError, Outcome};
+use crate::cli::support::print::{Format, Style, print_one};
+
+pub mod allocator;
+pub mod commands;
+pub mod launches;
+pub mod replay;
+mod subject;
+
+/// Figures of one bench, in the order they are shown.
+#[derive(Clone, Debug, Default)]
+pub struct Figures(Map<String, Value>);
+
+impl Figures {
+    /// Adds a figure.
+    pub fn put(&mut self, name: &str, value: impl Into<Value>) {
+        self.0.insert(name.to_owned(), value.into());
+    }
+
+    /// A figure, for checks.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// Prints them.
+    ///
+    /// # Errors
+    /// stdout cannot be written.
+    pub fn print(self, bench: &'static str, style: &Style) -> Outcome {
+        let widest = self.0.keys().map(String::len).max().unwrap_or(0);
+        let lines: Vec<String> =
+            self.0.iter().map(|(name, value)| format!("{name:<widest$}  {}", shown(value))).collect();
+        let text = lines.join("\n");
+        let style = Style {
+            format: if style.format == Format::Wide { Format::Table } else { style.format },
+            ..style.clone()
+        };
+        print_one(&style, bench, None, Value::Object(self.0), &text)
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A measured number with two decimals: figures of a bench may be decimal.
+#[must_use]
+pub fn decimal(value: f64) -> Value {
+    Value::from((value * 100.0).round() / 100.0)
+}
+
+/// The value that `percent` of all are not above; nothing of nothing.
+#[must_use]
+pub fn percentile(values: &mut [f64], percent: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    let at = values.len().saturating_mul(percent).div_ceil(100).saturating_sub(1).min(last);
+    values.get(at).copied().unwrap_or(0.0)
+}
+
+/// Resident memory of this process in MiB.
+#[must_use]
+pub fn resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line
+        .and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())
+        .unwrap_or(0);
+    kib / 1024
+}
+
+/// An answer to a wrong argument of a bench.
+#[must_use]
+pub fn usage(sentence: impl Into<String>) -> CliError {
+    CliError::new(Code::Usage, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_a_measured_value() {
+        let mut values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert!((percentile(&mut values, 50) - 50.0).abs() < f64::EPSILON);
+        assert!((percentile(&mut values, 99) - 99.0).abs() < f64::EPSILON);
+        assert!(percentile(&mut [], 99).abs() < f64::EPSILON);
+        assert!((percentile(&mut [7.0], 99) - 7.0).abs() < f64::EPSILON);
+    }
+}

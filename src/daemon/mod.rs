@@ -1,0 +1,91 @@
+//! Long-running commands: configuration to library `run`, signals, readiness. No decisions.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use mete_model::Code;
+use tokio::net::TcpListener;
+
+use crate::cli::support::error::{CliError, Outcome};
+
+pub mod agent;
+pub mod batch;
+pub mod commands;
+pub mod demo;
+pub mod dev;
+pub mod machine;
+pub mod master;
+pub mod service;
+
+/// Binds a listener, loopback only unless told otherwise.
+///
+/// # Errors
+/// `USAGE`, `NOT_LOOPBACK`, or `ADDRESS_IN_USE` with what to do.
+pub async fn bind(listen: &str, insecure: bool) -> Outcome<TcpListener> {
+    let address: SocketAddr = listen.parse().map_err(|_| {
+        CliError::new(Code::Usage, format!("'{listen}' is no address to listen on"))
+            .fact("it has the form 127.0.0.1:7443; port 0 takes any free port")
+    })?;
+    if !insecure && !address.ip().is_loopback() {
+        let sentence = format!("{address} is not loopback, and nothing is encrypted yet");
+        return Err(CliError::new(Code::NotLoopback, sentence)
+            .next(format!("--listen 127.0.0.1:{}", address.port()), "this machine only")
+            .next("--insecure", "listen anyway: whoever reaches the port owns the cluster"));
+    }
+    TcpListener::bind(address).await.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::AddrInUse {
+            let sentence = format!("{address} is in use by another process");
+            return CliError::new(Code::AddressInUse, sentence)
+                .next(format!("--listen {}:0", address.ip()), "take any free port")
+                .next(format!("ss -ltnp 'sport = :{}'", address.port()), "see who has it");
+        }
+        CliError::new(Code::File, format!("listen on {address}: {error}"))
+    })
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = match signal(SignalKind::terminate()) {
+        Ok(terminate) => terminate,
+        // Without it only Ctrl-C is left.
+        Err(_) => return drop(tokio::signal::ctrl_c().await),
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+/// Starts the log: for people on a terminal, JSON otherwise; `METE_LOG` chooses what.
+pub fn start_log(verbose: u8) {
+    use std::io::IsTerminal;
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = std::env::var("METE_LOG").unwrap_or_else(|_| format!("mete={level},{level}"));
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start in one process (tests) keeps the first.
+    let _ = if std::io::stderr().is_terminal() {
+        builder.with_target(false).try_init()
+    } else {
+        builder.json().try_init()
+    };
+}
+
+/// Makes a directory, or says why not.
+///
+/// # Errors
+/// `STATE_DIRECTORY`.
+pub fn make_directory(path: &Path) -> Outcome {
+    std::fs::create_dir_all(path).map_err(|error| {
+        let sentence = format!("the directory {} cannot be made: {error}", path.display());
+        CliError::new(Code::StateDirectory, sentence)
+            .next("--state-dir DIR", "choose one that this user may write")
+    })
+}
