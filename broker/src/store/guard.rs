@@ -43,6 +43,19 @@ pub fn run_guarded<T: Send + 'static>(
     }
 }
 
+/// Runs `work` on the calling thread and turns a panic into its message.
+///
+/// For work that only reads: nothing it has touched may be half changed by a panic.
+///
+/// # Errors
+/// The panic's message.
+pub fn run_guarded_here<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let was_guarded = GUARDED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(was_guarded);
+    done.map_err(|panic| panic_text(panic.as_ref()))
+}
+
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::store::{Fault, OpenError};
+use crate::store::{Fault, OpenError, mark};
 
 const CURRENT: &str = "CURRENT";
 /// There while a store is being made: without CURRENT it says that nothing was promised yet.
@@ -120,7 +120,7 @@ fn foreign(dir: &Path, found: &str) -> OpenError {
 }
 
 fn is_ours(name: &str) -> bool {
-    let exact = [CURRENT, "CURRENT.new", FOUNDING, RESERVE, LOCK];
+    let exact = [CURRENT, "CURRENT.new", FOUNDING, RESERVE, LOCK, mark::NAME];
     let prefixes = [GENERATION, SNAPSHOT, QUARANTINE];
     exact.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -150,7 +150,7 @@ pub fn clear_unfinished(dir: &Path) -> Result<(), OpenError> {
     for (name, path) in entries(dir).map_err(OpenError::io("list", dir))? {
         if name.starts_with(GENERATION) {
             fs::remove_dir_all(&path).map_err(OpenError::io("remove the unfinished", &path))?;
-        } else if name.starts_with(SNAPSHOT) {
+        } else if name.starts_with(SNAPSHOT) || name == mark::NAME {
             fs::remove_file(&path).map_err(OpenError::io("remove the unfinished", &path))?;
         }
     }

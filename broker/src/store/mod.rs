@@ -22,16 +22,20 @@
 //! failed sync, and it never reads the disk for an entry after the start.
 
 pub mod chunk;
+#[cfg(test)]
+mod contract;
 mod error;
 pub mod guard;
 pub mod layout;
 pub mod load;
+mod mark;
 mod memory_store;
 pub mod plan;
 mod record_log;
 mod segment_store;
 mod sled_store;
 mod snapshot_file;
+mod start_copy;
 mod sync_file_range;
 
 pub use error::{Fault, OpenError};

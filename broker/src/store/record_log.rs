@@ -113,6 +113,11 @@ impl<K: Keys> RecordLog<K> {
         Ok(())
     }
 
+    /// The sequence of the newest record written.
+    pub(super) fn newest(&self) -> u64 {
+        self.sequence.saturating_sub(1)
+    }
+
     /// See [`crate::store::LogStore::append`].
     pub(super) fn append(&mut self, entries: &[Entry], hard: &HardState) -> Result<(), Fault> {
         self.hard = *hard;
@@ -161,7 +166,8 @@ impl<K: Keys> RecordLog<K> {
             "trim below {first_kept} would cut what the snapshot at {} does not hold",
             self.base()
         );
-        let removals = self.chunks.trim(first_kept);
+        // The last chunk stays in any case: it may hold the newest hard state.
+        let removals = self.chunks.trim(first_kept.min(self.last));
         let in_pieces = |key: &Key| chunk::parse_entry_key(key).is_some_and(|(_, piece)| piece > 0);
         if removals.iter().any(in_pieces) {
             return self.keys.carry_out(Plan {

@@ -215,6 +215,13 @@ fn replay(path: &Path, state: &mut Loaded) -> Result<(), OpenError> {
         });
     }
     state.cut_from = (!rest.is_empty()).then_some(last_good + 1);
+    // The saved commit index may be behind what was applied.
+    let base = state
+        .manifest
+        .as_ref()
+        .map_or(0, |manifest| manifest.at.index);
+    let applied = state.applied.as_ref().map_or(0, |applied| applied.index);
+    state.hard.commit = state.hard.commit.max(base).max(applied);
     Ok(())
 }
 

@@ -6,8 +6,9 @@
 //! and costs a second sync. Nothing is read from sled after the start except the one chunk that a
 //! conflict cuts in the middle.
 //!
-//! sled panics on damage, so it is opened on a guarded thread; it never gives disk space back, so
-//! the live records are copied into a new generation when the file has grown too far.
+//! sled panics on damage, so it is opened on a guarded thread; it is careless while it opens, so it
+//! only ever opens a copy; it never gives disk space back, so the live records move to a new
+//! generation when the file has grown too far.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,13 +17,14 @@ use std::time::Duration;
 
 use crate::store::chunk::{self, Key};
 use crate::store::layout::{self, Found, Reserve};
+use crate::store::mark::Mark;
 use crate::store::plan::Plan;
 use crate::store::record_log::{self, Contents, INCARNATION, Keys, RecordLog, Records};
 use crate::store::snapshot_file::{FileWriter, SnapshotReader};
 use crate::store::sync_file_range::sync_is_interposed;
 use crate::store::{
     Applied, ClusterId, Entry, Fault, HardState, Identity, Loaded, LogStore, Manifest, OpenError,
-    SnapshotSource, SnapshotWriter, guard,
+    SnapshotSource, SnapshotWriter, guard, start_copy,
 };
 
 /// How long an engine that was closed in this very process may take to let go of its file.
@@ -87,6 +89,7 @@ impl Generation {
     }
 
     fn open(dir: &Path, cache_bytes: u64) -> Result<(Self, Records), OpenError> {
+        remove_unfinished(dir).map_err(OpenError::io("clean", dir))?;
         let damaged = |what: String| {
             let store = dir.parent().unwrap_or(dir);
             OpenError::Damaged {
@@ -136,11 +139,6 @@ impl Generation {
         layout::sync_dir(&self.dir.join("blobs"))?;
         layout::sync_dir(&self.dir)?;
         self.dir.parent().map_or(Ok(()), layout::sync_dir)
-    }
-
-    /// Side files are never synced: a value that went there is not durable.
-    fn has_side_files(&self) -> io::Result<bool> {
-        Ok(fs::read_dir(self.dir.join("blobs"))?.next().is_some())
     }
 
     fn file_bytes(&self) -> u64 {
@@ -200,6 +198,26 @@ impl Keys for Generation {
     }
 }
 
+/// The engine writes a recovery snapshot while it opens, under an unfinished name that it takes for
+/// a finished one at the next start: a crash in between would read as corruption. The name says that
+/// nothing depends on it yet, so it goes.
+fn remove_unfinished(dir: &Path) -> io::Result<()> {
+    if !dir.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "generating")
+        {
+            tracing::info!(path = %path.display(), "removing an unfinished recovery snapshot");
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// The engine reports its lock as an I/O error with a text of its own.
 fn is_lock_error(error: &sled::Error) -> bool {
     matches!(error, sled::Error::Io(source) if source.to_string().contains("acquire lock"))
@@ -211,6 +229,7 @@ pub struct SledStore {
     settings: Settings,
     number: u64,
     log: RecordLog<Generation>,
+    mark: Mark,
     reserve: Reserve,
     loaded: Option<Loaded>,
     /// Held as long as the store lives; never read.
@@ -278,46 +297,38 @@ impl SledStore {
     fn open_locked(settings: Settings, lock: File) -> Result<Self, OpenError> {
         let dir = settings.dir.clone();
         // Looked at again under the lock: what was seen before it may be history.
-        let Found::Generation(number) = layout::look(&dir)? else {
+        let Found::Generation(live) = layout::look(&dir)? else {
             return Err(OpenError::Missing { dir });
         };
         let reserve = Reserve::new(&dir, settings.reserve_bytes);
         reserve.settle(&dir)?;
-        let path = layout::generation_path(&dir, number);
-        let (generation, records) = Generation::open(&path, settings.cache_bytes)?;
-        if generation
-            .has_side_files()
-            .map_err(OpenError::io("list", &path))?
-        {
-            let what = "it has side files, which are never synced".to_owned();
-            return Err(OpenError::Damaged {
-                dir,
-                what,
-                last_good: 0,
-            });
-        }
-        let contents = Contents::read(&dir, &records)?;
-        if let Some(manifest) = &contents.manifest {
-            check_snapshot(&dir, &contents.identity.cluster, manifest)?;
-        }
-        let mut identity = contents.identity;
-        identity.incarnation += 1;
-        begin_incarnation(
-            &generation,
-            &dir,
-            identity.incarnation,
-            &contents.log.cut_keys,
-        )?;
-        let file = contents
-            .manifest
-            .as_ref()
-            .map(|manifest| manifest.file.as_str());
+        let (number, opened) = match copy_for_start(&settings, live)? {
+            Some(copy) => (copy, Opened::open(&settings, copy)),
+            None => (live, Opened::open(&settings, live)),
+        };
+        let Opened { log, mark, loaded } = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                if number != live {
+                    // The copy is of no use; the original stays as it was found. What cannot be
+                    // removed now is removed by a later start.
+                    let _ = fs::remove_dir_all(layout::generation_path(&dir, number));
+                }
+                return Err(error);
+            }
+        };
+        // Only now, with everything checked and flushed, is the copy the live one.
+        log.keys
+            .sync_names()
+            .map_err(OpenError::io("sync the store in", &dir))?;
+        layout::set_current(&dir, number).map_err(OpenError::io("write CURRENT in", &dir))?;
+        let file = log.manifest.as_ref().map(|manifest| manifest.file.as_str());
         layout::clean(&dir, number, file)?;
-        let (log, loaded) = RecordLog::new(generation, contents, identity);
         Ok(Self {
             settings,
             number,
             log,
+            mark,
             reserve,
             loaded: Some(loaded),
             _lock: lock,
@@ -354,6 +365,11 @@ impl SledStore {
             }
             Ok(()) | Err(_) => Ok(()),
         }
+    }
+
+    /// Notes what is flushed now, outside of the engine.
+    fn note_flushed(&mut self) -> Result<(), Fault> {
+        self.mark.note(self.log.newest())
     }
 
     /// Copies the live records into a new generation and makes it the live one. A crash at any step
@@ -395,6 +411,100 @@ impl SledStore {
         let replaced = std::mem::replace(&mut self.number, number);
         layout::remove_generation(&dir, replaced)
     }
+}
+
+/// A generation that was opened, checked and given its new incarnation.
+struct Opened {
+    log: RecordLog<Generation>,
+    mark: Mark,
+    loaded: Loaded,
+}
+
+impl Opened {
+    fn open(settings: &Settings, number: u64) -> Result<Self, OpenError> {
+        let dir = &settings.dir;
+        let path = layout::generation_path(dir, number);
+        let (generation, records) = Generation::open(&path, settings.cache_bytes)?;
+        let contents = Contents::read(dir, &records)?;
+        let mark = Mark::open(dir)?;
+        check_flushed(dir, &contents, mark.newest())?;
+        if let Some(manifest) = &contents.manifest {
+            check_snapshot(dir, &contents.identity.cluster, manifest)?;
+        }
+        let mut identity = contents.identity;
+        identity.incarnation += 1;
+        begin_incarnation(
+            &generation,
+            dir,
+            identity.incarnation,
+            &contents.log.cut_keys,
+        )?;
+        let (log, loaded) = RecordLog::new(generation, contents, identity);
+        Ok(Self { log, mark, loaded })
+    }
+}
+
+/// Copies the live generation for the engine to open; see [`start_copy`]. Gives the copy's number, or
+/// nothing if there is no room for one: a full disk must be able to start and compact, so then the
+/// live one itself is opened.
+fn copy_for_start(settings: &Settings, live: u64) -> Result<Option<u64>, OpenError> {
+    let dir = &settings.dir;
+    let from = layout::generation_path(dir, live);
+    if has_side_files(&from).map_err(OpenError::io("list", &from))? {
+        let what = "it has side files, which are never synced".to_owned();
+        return Err(OpenError::Damaged {
+            dir: dir.clone(),
+            what,
+            last_good: 0,
+        });
+    }
+    let bytes = start_copy::bytes(&from).map_err(OpenError::io("list", &from))?;
+    let free = layout::free_bytes(dir).map_err(OpenError::io("ask for free space in", dir))?;
+    if free < bytes.saturating_add(settings.reserve_bytes / 4) {
+        tracing::warn!(
+            bytes,
+            free,
+            "no room for a copy: opening the live generation itself"
+        );
+        return Ok(None);
+    }
+    let to = layout::generation_path(dir, live + 1);
+    start_copy::copy(&from, &to).map_err(OpenError::io("copy the generation to", &to))?;
+    Ok(Some(live + 1))
+}
+
+/// Side files are never synced: a value that went there is not durable.
+fn has_side_files(generation: &Path) -> io::Result<bool> {
+    match fs::read_dir(generation.join("blobs")) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        // A power cut may have lost an empty directory that holds nothing.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Everything that was noted as flushed must be there: if not, the engine dropped it on finding
+/// damage that looked like an unfinished write.
+fn check_flushed(dir: &Path, contents: &Contents, noted: u64) -> Result<(), OpenError> {
+    let newest = contents.log.sequence.saturating_sub(1);
+    if newest >= noted {
+        return Ok(());
+    }
+    let base = contents
+        .manifest
+        .as_ref()
+        .map_or(0, |manifest| manifest.at.index);
+    let last_good = contents
+        .log
+        .entries
+        .last()
+        .map_or(base, |entry| entry.index);
+    let what = format!("{noted} records were flushed, the newest that can be read is {newest}");
+    Err(OpenError::Damaged {
+        dir: dir.to_owned(),
+        what,
+        last_good,
+    })
 }
 
 /// Makes the directory and syncs the names on the way to it.
@@ -461,7 +571,8 @@ impl LogStore for SledStore {
     }
 
     fn append(&mut self, entries: &[Entry], hard: &HardState) -> Result<(), Fault> {
-        self.log.append(entries, hard)
+        self.log.append(entries, hard)?;
+        self.note_flushed()
     }
 
     fn save_applied(&mut self, hard: &HardState, applied: &Applied) -> Result<(), Fault> {
@@ -482,11 +593,13 @@ impl LogStore for SledStore {
 
     fn publish_snapshot(&mut self, manifest: &Manifest) -> Result<(), Fault> {
         let old = self.log.publish(manifest)?;
+        self.note_flushed()?;
         old.map_or(Ok(()), |file| self.delete_snapshot(&file))
     }
 
     fn install_snapshot(&mut self, manifest: &Manifest, hard: &HardState) -> Result<(), Fault> {
         let old = self.log.install(manifest, hard)?;
+        self.note_flushed()?;
         old.map_or(Ok(()), |file| self.delete_snapshot(&file))
     }
 
@@ -532,7 +645,8 @@ impl LogStore for SledStore {
     }
 
     fn close(&mut self) -> Result<(), Fault> {
-        self.log.close()
+        self.log.close()?;
+        self.note_flushed()
     }
 }
 

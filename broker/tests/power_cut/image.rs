@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::recorder::Event;
+use crate::recorder::{Event, FileId};
 
 const SECTOR: usize = 512;
 
 /// What counts as a sync of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durable {
+pub(crate) enum Durable {
     /// fsync and fdatasync, as it is.
     AsIs,
     /// Only fsync: the world without the own symbol, where the engine's flush syncs nothing.
@@ -22,15 +22,15 @@ pub enum Durable {
 }
 
 /// A small generator, so that an image is named by its seed.
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// A number below `limit` (which must not be 0).
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -39,7 +39,7 @@ impl Dice {
 }
 
 /// Writes the image after `events[..cut]` into `target`. Paths are moved from `root`.
-pub fn build(
+pub(crate) fn build(
     events: &[Event],
     cut: usize,
     durable: Durable,
@@ -49,25 +49,29 @@ pub fn build(
 ) {
     let seen = &events[..cut];
     let names = names_after(seen, names_kept(seen, dice), root);
-    let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-    let wanted: BTreeSet<u64> = names.values().map(|(inode, _)| *inode).collect();
+    let mut contents: BTreeMap<FileId, Vec<u8>> = BTreeMap::new();
+    let wanted: BTreeSet<FileId> = names.values().map(|(file, _)| *file).collect();
     let synced = last_syncs(seen, durable);
     // Runs of luck: a cut may lose nearly all that is unsynced, or nearly nothing.
     let luck = [1, 5, 9][dice.below(3)];
     for (position, event) in seen.iter().enumerate() {
-        let is_synced = |inode: &u64| synced.get(inode).is_some_and(|last| position < *last);
+        let is_synced = |file: &FileId| synced.get(file).is_some_and(|last| position < *last);
         match event {
-            Event::Create { inode, .. } => drop(contents.insert(*inode, Vec::new())),
-            Event::Truncate { inode, length } if wanted.contains(inode) => {
-                if is_synced(inode) || dice.below(10) < luck {
-                    let content = contents.entry(*inode).or_default();
+            Event::Create { file, .. } => drop(contents.insert(*file, Vec::new())),
+            Event::Truncate { file, length } if wanted.contains(file) => {
+                if is_synced(file) || dice.below(10) < luck {
+                    let content = contents.entry(*file).or_default();
                     content.resize(usize::try_from(*length).expect("a small file"), 0);
                 }
             }
-            Event::Write { inode, offset, bytes } if wanted.contains(inode) => {
-                let content = contents.entry(*inode).or_default();
+            Event::Write {
+                file,
+                offset,
+                bytes,
+            } if wanted.contains(file) => {
+                let content = contents.entry(*file).or_default();
                 let offset = usize::try_from(*offset).expect("a small file");
-                if is_synced(inode) {
+                if is_synced(file) {
                     put(content, offset, bytes);
                 } else {
                     tear(content, offset, bytes, luck, dice);
@@ -81,12 +85,12 @@ pub fn build(
             | Event::Mark(_) => {}
         }
     }
-    for (name, (inode, is_dir)) in names {
+    for (name, (file, is_dir)) in names {
         let path = target.join(name);
         if is_dir {
             fs::create_dir_all(&path).expect("room for an image");
         } else {
-            let content = contents.get(&inode).map(Vec::as_slice).unwrap_or_default();
+            let content = contents.get(&file).map(Vec::as_slice).unwrap_or_default();
             fs::write(&path, content).expect("room for an image");
         }
     }
@@ -119,50 +123,63 @@ fn tear(content: &mut Vec<u8>, offset: usize, bytes: &[u8], luck: usize, dice: &
 }
 
 /// For each file, the position of its last sync.
-fn last_syncs(seen: &[Event], durable: Durable) -> BTreeMap<u64, usize> {
+fn last_syncs(seen: &[Event], durable: Durable) -> BTreeMap<FileId, usize> {
     let mut last = BTreeMap::new();
     for (position, event) in seen.iter().enumerate() {
-        if let Event::Sync { inode, data_only } = event
+        if let Event::Sync { file, data_only } = event
             && (durable == Durable::AsIs || !data_only)
         {
-            last.insert(*inode, position);
+            last.insert(*file, position);
         }
     }
     last
 }
 
 fn is_about_names(event: &Event) -> bool {
-    matches!(event, Event::Create { .. } | Event::Rename { .. } | Event::Unlink { .. })
+    matches!(
+        event,
+        Event::Create { .. } | Event::Rename { .. } | Event::Unlink { .. }
+    )
 }
 
 /// Up to which event the names survive: all before the last sync of a directory, and by chance more.
 fn names_kept(seen: &[Event], dice: &mut Dice) -> usize {
-    let dirs: BTreeSet<u64> = seen
+    let dirs: BTreeSet<FileId> = seen
         .iter()
-        .filter_map(|event| match event {
-            Event::Create { inode, is_dir: true, .. } => Some(*inode),
-            _ => None,
+        .filter_map(|event| {
+            let Event::Create {
+                file, is_dir: true, ..
+            } = event
+            else {
+                return None;
+            };
+            Some(*file)
         })
         .collect();
     let is_dir_sync =
-        |event: &Event| matches!(event, Event::Sync { inode, .. } if dirs.contains(inode));
-    let safe = seen.iter().rposition(is_dir_sync).map_or(0, |position| position + 1);
-    let open: Vec<usize> = (safe..seen.len()).filter(|at| is_about_names(&seen[*at])).collect();
+        |event: &Event| matches!(event, Event::Sync { file, .. } if dirs.contains(file));
+    let safe = seen
+        .iter()
+        .rposition(is_dir_sync)
+        .map_or(0, |position| position + 1);
+    let open: Vec<usize> = (safe..seen.len())
+        .filter(|at| is_about_names(&seen[*at]))
+        .collect();
     match dice.below(open.len() + 1) {
         0 => safe,
         kept => open[kept - 1] + 1,
     }
 }
 
-type Names = BTreeMap<PathBuf, (u64, bool)>;
+type Names = BTreeMap<PathBuf, (FileId, bool)>;
 
 fn names_after(seen: &[Event], kept: usize, root: &Path) -> Names {
     let relative = |path: &Path| path.strip_prefix(root).expect("below the root").to_owned();
     let mut names = Names::new();
     for event in &seen[..kept] {
         match event {
-            Event::Create { path, inode, is_dir } => {
-                names.insert(relative(path), (*inode, *is_dir));
+            Event::Create { path, file, is_dir } => {
+                names.insert(relative(path), (*file, *is_dir));
             }
             Event::Rename { from, to } => {
                 if let Some(file) = names.remove(&relative(from)) {

@@ -10,24 +10,32 @@
 )]
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
-/// One thing done to a file. Files are named by their inode; names come and go.
+/// One thing done to a file. Files have numbers; names come and go.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub(crate) enum Event {
     /// A file or directory appeared under a name.
-    Create { path: PathBuf, inode: u64, is_dir: bool },
+    Create {
+        path: PathBuf,
+        file: FileId,
+        is_dir: bool,
+    },
     /// A file's length was set.
-    Truncate { inode: u64, length: u64 },
+    Truncate { file: FileId, length: u64 },
     /// Bytes were written.
-    Write { inode: u64, offset: u64, bytes: Vec<u8> },
+    Write {
+        file: FileId,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
     /// Everything written to the file so far reached the disk. `data_only`: by fdatasync.
-    Sync { inode: u64, data_only: bool },
+    Sync { file: FileId, data_only: bool },
     /// A name moved.
     Rename { from: PathBuf, to: PathBuf },
     /// A name went away.
@@ -36,11 +44,24 @@ pub enum Event {
     Mark(usize),
 }
 
+/// Our own number of a file: inodes are used again after a file is gone.
+pub(crate) type FileId = u64;
+
 #[derive(Default)]
 struct Recorder {
     root: Option<PathBuf>,
-    open: HashMap<c_int, u64>,
+    open: HashMap<c_int, FileId>,
+    files: HashMap<u64, FileId>,
     events: Vec<Event>,
+}
+
+impl Recorder {
+    fn create(&mut self, path: PathBuf, inode: u64, is_dir: bool) -> FileId {
+        let file = self.files.len() as u64 + self.events.len() as u64 + 1;
+        self.files.insert(inode, file);
+        self.events.push(Event::Create { path, file, is_dir });
+        file
+    }
 }
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
@@ -50,17 +71,28 @@ fn lock() -> MutexGuard<'static, Option<Recorder>> {
 }
 
 /// Begins to record everything below `root` (which must have no symbolic links in it).
-pub fn start(root: &Path) {
-    *lock() = Some(Recorder { root: Some(root.to_owned()), ..Recorder::default() });
+pub(crate) fn start(root: &Path) {
+    let mut recorder = Recorder {
+        root: Some(root.to_owned()),
+        ..Recorder::default()
+    };
+    let inode = rustix::fs::stat(root)
+        .map(|stat| stat.st_ino)
+        .expect("the root is there");
+    recorder.create(root.to_owned(), inode, true);
+    *lock() = Some(recorder);
 }
 
 /// Ends the recording.
-pub fn stop() -> Vec<Event> {
-    lock().take().map(|recorder| recorder.events).unwrap_or_default()
+pub(crate) fn stop() -> Vec<Event> {
+    lock()
+        .take()
+        .map(|recorder| recorder.events)
+        .unwrap_or_default()
 }
 
 /// Notes an acknowledgement.
-pub fn mark(number: usize) {
+pub(crate) fn mark(number: usize) {
     with(|recorder| recorder.events.push(Event::Mark(number)));
 }
 
@@ -69,7 +101,10 @@ fn with<T>(work: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
 }
 
 fn inside(recorder: &Recorder, path: &Path) -> bool {
-    recorder.root.as_ref().is_some_and(|root| path.starts_with(root))
+    recorder
+        .root
+        .as_ref()
+        .is_some_and(|root| path.starts_with(root))
 }
 
 fn path_of(path: *const c_char) -> PathBuf {
@@ -99,15 +134,17 @@ fn answer(result: rustix::io::Result<()>) -> c_int {
 
 fn open_at(dir: BorrowedFd<'_>, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     let name = path_of(path);
-    let flags = OFlags::from_bits_retain(flags as u32);
+    let flags = OFlags::from_bits_retain(flags.cast_unsigned());
     let existed = rustix::fs::statat(dir, &name, AtFlags::empty()).is_ok();
-    let opened = rustix::fs::openat(dir, &name, flags, Mode::from_raw_mode(mode));
+    let opened = rustix::fs::openat(dir, &name, flags, Mode::from_raw_mode(mode & 0o7777));
     let file = match opened {
         Ok(file) => file,
         Err(error) => return fail(error),
     };
     let full = rustix::fs::readlink(fd_path(&file), Vec::new());
-    let inode = rustix::fs::fstat(&file).map(|stat| stat.st_ino).unwrap_or(0);
+    let inode = rustix::fs::fstat(&file)
+        .map(|stat| stat.st_ino)
+        .unwrap_or(0);
     let descriptor = file.into_raw_fd();
     let full = full.map(|text| PathBuf::from(text.to_string_lossy().into_owned()));
     with(|recorder| {
@@ -116,11 +153,11 @@ fn open_at(dir: BorrowedFd<'_>, path: *const c_char, flags: c_int, mode: c_uint)
             recorder.open.remove(&descriptor);
             return;
         }
-        recorder.open.insert(descriptor, inode);
-        if !existed {
-            recorder.events.push(Event::Create { path: full, inode, is_dir: false });
-        } else if flags.contains(OFlags::TRUNC) {
-            recorder.events.push(Event::Truncate { inode, length: 0 });
+        let known = recorder.files.get(&inode).copied().filter(|_| existed);
+        let file = known.unwrap_or_else(|| recorder.create(full, inode, false));
+        recorder.open.insert(descriptor, file);
+        if known.is_some() && flags.contains(OFlags::TRUNC) {
+            recorder.events.push(Event::Truncate { file, length: 0 });
         }
     });
     descriptor
@@ -149,14 +186,19 @@ extern "C" fn write(descriptor: c_int, buffer: *const c_void, count: usize) -> i
     let bytes = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), count) };
     // Held over the call, so that the order of events is the order of writes.
     let mut guard = lock();
-    let file = borrowed(descriptor);
-    let inode = guard.as_ref().and_then(|recorder| recorder.open.get(&descriptor).copied());
-    let offset = inode.and_then(|_| rustix::fs::tell(file).ok());
-    match rustix::io::write(file, bytes) {
+    let file = guard
+        .as_ref()
+        .and_then(|recorder| recorder.open.get(&descriptor).copied());
+    let offset = file.and_then(|_| rustix::fs::tell(borrowed(descriptor)).ok());
+    match rustix::io::write(borrowed(descriptor), bytes) {
         Ok(written) => {
-            if let (Some(recorder), Some(inode), Some(offset)) = (guard.as_mut(), inode, offset) {
+            if let (Some(recorder), Some(file), Some(offset)) = (guard.as_mut(), file, offset) {
                 let bytes = bytes[..written].to_vec();
-                recorder.events.push(Event::Write { inode, offset, bytes });
+                recorder.events.push(Event::Write {
+                    file,
+                    offset,
+                    bytes,
+                });
             }
             isize::try_from(written).unwrap_or(isize::MAX)
         }
@@ -179,10 +221,14 @@ extern "C" fn pwrite64(
     match rustix::io::pwrite(borrowed(descriptor), bytes, at) {
         Ok(written) => {
             if let Some(recorder) = guard.as_mut()
-                && let Some(inode) = recorder.open.get(&descriptor).copied()
+                && let Some(file) = recorder.open.get(&descriptor).copied()
             {
                 let bytes = bytes[..written].to_vec();
-                recorder.events.push(Event::Write { inode, offset: at, bytes });
+                recorder.events.push(Event::Write {
+                    file,
+                    offset: at,
+                    bytes,
+                });
             }
             isize::try_from(written).unwrap_or(isize::MAX)
         }
@@ -190,19 +236,15 @@ extern "C" fn pwrite64(
     }
 }
 
+/// Notes a sync and does none: the images are built from the record, so this machine's disk need not
+/// be troubled, neither while recording nor while hundreds of images are opened.
 fn sync(descriptor: c_int, data_only: bool) -> c_int {
-    let mut guard = lock();
-    let recorded = guard
-        .as_mut()
-        .and_then(|recorder| recorder.open.get(&descriptor).copied().map(|inode| (recorder, inode)));
-    if let Some((recorder, inode)) = recorded {
-        // What is recorded need not reach this machine's disk: the images are built from the record.
-        recorder.events.push(Event::Sync { inode, data_only });
-        return 0;
-    }
-    drop(guard);
-    let file = borrowed(descriptor);
-    answer(if data_only { rustix::fs::fdatasync(file) } else { rustix::fs::fsync(file) })
+    with(|recorder| {
+        if let Some(file) = recorder.open.get(&descriptor).copied() {
+            recorder.events.push(Event::Sync { file, data_only });
+        }
+    });
+    0
 }
 
 /// Stands in for the C library's function.
@@ -225,9 +267,9 @@ extern "C" fn ftruncate64(descriptor: c_int, length: i64) -> c_int {
     let result = rustix::fs::ftruncate(borrowed(descriptor), length);
     if result.is_ok()
         && let Some(recorder) = guard.as_mut()
-        && let Some(inode) = recorder.open.get(&descriptor).copied()
+        && let Some(file) = recorder.open.get(&descriptor).copied()
     {
-        recorder.events.push(Event::Truncate { inode, length });
+        recorder.events.push(Event::Truncate { file, length });
     }
     answer(result)
 }
@@ -277,7 +319,11 @@ extern "C" fn rmdir(path: *const c_char) -> c_int {
 /// Stands in for the C library's function.
 #[unsafe(no_mangle)]
 extern "C" fn unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-    remove_at(borrowed(dir), path_of(path), AtFlags::from_bits_retain(flags as u32))
+    remove_at(
+        borrowed(dir),
+        path_of(path),
+        AtFlags::from_bits_retain(flags.cast_unsigned()),
+    )
 }
 
 /// Stands in for the C library's function.
@@ -290,7 +336,7 @@ extern "C" fn mkdir(path: *const c_char, mode: c_uint) -> c_int {
         && let Some(recorder) = guard.as_mut().filter(|recorder| inside(recorder, &path))
     {
         let inode = rustix::fs::stat(&path).map(|stat| stat.st_ino).unwrap_or(0);
-        recorder.events.push(Event::Create { path, inode, is_dir: true });
+        recorder.create(path, inode, true);
     }
     answer(result)
 }
@@ -302,11 +348,4 @@ extern "C" fn close(descriptor: c_int) -> c_int {
     // SAFETY: the caller gives the descriptor up.
     unsafe { rustix::io::close(descriptor) };
     0
-}
-
-/// Keeps the linker from dropping what only the C library's callers name.
-pub fn is_linked() -> bool {
-    let path = CString::new("/proc/self/exe").expect("no zero byte in it");
-    let descriptor = open64(path.as_ptr(), 0, 0);
-    descriptor >= 0 && borrowed(descriptor).as_fd().try_clone_to_owned().is_ok() && close(descriptor) == 0
 }
