@@ -1,15 +1,18 @@
 //! What must hold after every command, checked from the records alone.
 //!
-//! | id | what |
-//! |---|---|
-//! | I1 | no core is in two live grants, no device is granted beyond one whole, and nothing launched since an agent's last change passes its total |
-//! | I2 | the ledger equals one rebuilt from the runs: free, granted, sums by framework, by role with all ancestors, and in all |
-//! | I3 | a run is terminal exactly when it has ended; over and acknowledged ones are in history only; its statuses rise in number and never go back in phase; a kill shows as `Finishing` or an end |
-//! | I4 | a live run has an agent that is not gone, and a framework that is live or a tombstone |
-//! | I5 | a claim has launched at least as many runs as are known of it, and only roles that are held have claims |
-//! | I6 | every index and count equals one rebuilt from the records |
-//! | I7 | each grant is behind one run, and counted |
-//! | I8 | history and memories are within their bounds |
+//! - **I1**: no core is in two live grants, no device is granted beyond one whole, and nothing
+//!   launched since an agent's last change passes its total.
+//! - **I2**: the ledger equals one rebuilt from the runs: free, granted, sums by framework, by role
+//!   with all ancestors, and in all.
+//! - **I3**: a run is terminal exactly when it has ended; over and acknowledged ones are in history
+//!   only; its statuses rise in number and never go back in phase; a kill shows as `Finishing` or
+//!   an end.
+//! - **I4**: a live run has an agent that is not gone, and a framework that is live or a tombstone.
+//! - **I5**: a claim has launched at least as many runs as are known of it, and only roles that are
+//!   held have claims.
+//! - **I6**: every index and count equals one rebuilt from the records.
+//! - **I7**: each grant is behind one run, and counted.
+//! - **I8**: history and memories are within their bounds.
 //!
 //! A violation is a defect of ours, never of the input: the caller raises an alarm and makes no new
 //! offers, and goes on.

@@ -11,12 +11,12 @@ use crate::record::Run;
 use crate::state::State;
 
 impl State {
-    /// Everything owed to anybody.
+    /// Everything owed to anybody: first to agents, then to frameworks. It takes a walk over all
+    /// runs; a leader with many asks for each agent and framework as it comes back.
     pub fn owed(&self) -> impl Iterator<Item = Effect> {
-        let agents = self.agents.keys();
+        let live = self.all_runs().filter(|run| !run.phase.is_terminal());
         let frameworks = self.frameworks.keys();
-        agents
-            .flat_map(|agent| self.owed_to_agent(*agent))
+        live.filter_map(owed_of_run)
             .chain(frameworks.flat_map(|framework| self.owed_to_framework(*framework)))
     }
 

@@ -4,7 +4,7 @@
 //! compared with the state's runs: those that cannot live any more end `Lost` with the reason,
 //! those it should not have are discarded, those it never got are started.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mete_model::text::is_printable;
@@ -106,12 +106,14 @@ fn come_back<'a>(
             Some((run.framework, run.id.clone(), why))
         })
         .collect();
+    let ended: BTreeSet<(FrameworkId, &RunId)> = ends
+        .iter()
+        .map(|(framework, run, _)| (*framework, run))
+        .collect();
     let stays = |held: &HeldRun| {
         let run = state.run(held.framework, &held.run);
         run.is_some_and(|run| run.agent == known.id && !run.phase.is_terminal())
-            && !ends
-                .iter()
-                .any(|(framework, run, _)| *framework == held.framework && *run == held.run)
+            && !ended.contains(&(held.framework, &held.run))
     };
     let discard: Vec<(FrameworkId, RunId)> = admit
         .held
@@ -160,12 +162,6 @@ const REBOOTED: (Code, &str) = (Code::NodeRebooted, "its node was started anew")
 const NOT_ON_NODE: (Code, &str) = (Code::NotOnNode, "its agent came back without it");
 
 impl Admission<'_> {
-    /// A run that the agent has needs no start, though nothing was reported of it yet.
-    fn has_begun(&self, effect: &Effect) -> bool {
-        matches!(effect, Effect::StartTask { framework, run, .. }
-            if self.admit.held.iter().any(|held| held.framework == *framework && held.run == *run))
-    }
-
     fn verdict(&self) -> Verdict {
         Verdict::Admitted {
             agent: self.agent,
@@ -192,8 +188,13 @@ impl Plan for Admission<'_> {
         if !was_ready {
             tell_frameworks(state, turn, id, AgentCondition::Ready);
         }
+        // A run that the agent has needs no start, though nothing was reported of it yet.
+        let held = admit.held.iter().map(|held| (held.framework, &held.run));
+        let held: BTreeSet<(FrameworkId, &RunId)> = held.collect();
         for effect in state.owed_to_agent(id) {
-            if !self.has_begun(&effect) {
+            let begun = matches!(&effect, Effect::StartTask { framework, run, .. }
+                if held.contains(&(*framework, run)));
+            if !begun {
                 turn.owe(effect);
             }
         }

@@ -89,7 +89,8 @@ fn first_subscription<'a>(
                 Rejection::new(
                     Code::NotFound,
                     format!(
-                        "no framework '{}' of principal '{}' is known; subscribe with incarnation 0",
+                        "no framework '{}' of principal '{}' is known; subscribe with \
+                         incarnation 0",
                         subscribe.name, subscribe.principal
                     ),
                 )

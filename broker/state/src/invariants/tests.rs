@@ -71,14 +71,8 @@ fn launch(run: &str, set: &str) -> Command {
     })
 }
 
-/// An agent of four cores with two live runs and one in history.
-fn right() -> State {
-    let mut state = State::new();
-    let inventory = Inventory {
-        total: cores("0-3"),
-        ..Inventory::default()
-    };
-    let claim = Claim {
+fn claim() -> Claim {
+    Claim {
         id: ClaimId::new("c").expect("a claim id"),
         role: role(),
         shape: Shape {
@@ -89,9 +83,12 @@ fn right() -> State {
         priority: 0,
         labels: BTreeMap::new(),
         expected_runtime: None,
-    };
-    let ended = Status {
-        run: run_id("t3#1"),
+    }
+}
+
+fn failed(run: &str) -> Status {
+    Status {
+        run: run_id(run),
         sequence: 1,
         phase: TaskPhase::Failed,
         reason: Some(Code::ExitCode),
@@ -101,6 +98,15 @@ fn right() -> State {
         exit: None,
         usage: None,
         coalesced: false,
+    }
+}
+
+/// An agent of four cores with two live runs and one in history.
+fn right() -> State {
+    let mut state = State::new();
+    let inventory = Inventory {
+        total: cores("0-3"),
+        ..Inventory::default()
     };
     let commands = [
         Command::SetRole {
@@ -128,7 +134,7 @@ fn right() -> State {
         Command::UpdateDemand {
             caller: caller(),
             version: 1,
-            upsert: vec![claim],
+            upsert: vec![claim()],
             remove: Vec::new(),
         },
         launch("t1#1", "0"),
@@ -136,7 +142,7 @@ fn right() -> State {
         launch("t3#1", "2"),
         Command::RecordStatuses {
             agent: AGENT,
-            statuses: vec![(FRAMEWORK, ended)],
+            statuses: vec![(FRAMEWORK, failed("t3#1"))],
         },
         Command::Acknowledge {
             caller: caller(),
