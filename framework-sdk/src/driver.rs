@@ -171,18 +171,22 @@ impl Driver {
 
     fn subscribe_request(&self) -> fw::SubscribeRequest {
         let config = &self.core.config;
-        let roles = crate::core::locked(&self.core.roles);
+        let roles = crate::core::locked(&self.core.roles).clone();
+        let (suppressed_roles, resume_revision) = {
+            let view = self.core.view();
+            (view.suppressed.clone(), view.revision)
+        };
         fw::SubscribeRequest {
             name: config.name.clone(),
             roles: roles.iter().map(ToString::to_string).collect(),
-            suppressed_roles: self.core.view().suppressed.clone(),
+            suppressed_roles,
             incarnation: self.identity.as_ref().map_or(0, |id| id.incarnation),
             failover_timeout_ms: config.failover_timeout.map(|span| wire::span(span).0),
             ephemeral: config.ephemeral,
             plain_offers: config.plain_offers,
             labels: wire::to_map(&config.labels),
             service_address: config.service_address.clone(),
-            resume_revision: self.core.view().revision,
+            resume_revision,
         }
     }
 
