@@ -18,7 +18,7 @@ use mete_agent::runtime::{
 
 const SHIM: &str = env!("CARGO_BIN_EXE_mete-agent-test-shim");
 const BOOT: &str = "11111111-2222-3333-4444-555555555555";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Groups {
@@ -41,6 +41,11 @@ fn isolation(groups: Groups, agent: &str) -> Isolation {
         Groups::With => Isolation::probe("/proc".as_ref(), None, agent, part),
         Groups::Without => Isolation::none(part, "off in this test".to_owned()),
     }
+}
+
+/// Unlike any other test's, so that processes of the run can be told by its name.
+fn named(directory: &Path, task: &str) -> RunName {
+    RunName::for_run(&directory.to_string_lossy(), task, 1)
 }
 
 fn agent_name(directory: &Path) -> String {
@@ -72,7 +77,7 @@ impl Node {
 
     fn launch(&self, task: &str, script: &str) -> Launch {
         Launch {
-            run: RunName::for_run("f", task, 1),
+            run: named(&self.directory, task),
             reference: task.as_bytes().to_vec(),
             command: ["sh", "-c", script].map(str::to_owned).to_vec(),
             environment: BTreeMap::new(),
@@ -285,9 +290,12 @@ fn signals_output_environment_and_directory_are_exact() {
 fn what_cannot_be_executed_is_told_with_stage_and_reason() {
     both(async |groups, directory| {
         let mut node = Node::open(&directory, groups);
+        let plain = directory.join("plain");
+        std::fs::write(&plain, "not a program").expect("writable");
+        let plain = plain.to_string_lossy();
         for (task, command, directory, stage, number) in [
             ("absent", "no-such-program", None, "execve", 2),
-            ("denied", "/etc/hostname", None, "execve", 13),
+            ("denied", plain.as_ref(), None, "execve", 13),
             (
                 "file",
                 "sh",
@@ -449,7 +457,7 @@ fn ended_means_gone_also_for_what_the_main_process_left_behind() {
 
         assert_eq!(ended.ending, Ending::Code(3), "{ended:?}");
         assert!(!ended.forced, "the main process went by itself");
-        let run = RunName::for_run("f", "rest", 1);
+        let run = named(&directory, "rest");
         assert_eq!(
             processes_with(run.as_str()),
             Vec::<u32>::new(),
@@ -514,7 +522,7 @@ fn a_restarted_agent_finds_the_same_processes_and_every_end_and_starts_nothing_t
             .spawn()
             .expect("the test agent starts");
         let work = directory.join("work");
-        let run = |number: u32| RunName::for_run("f", &format!("task-{number}"), 1);
+        let run = |number: u32| named(&directory, &format!("task-{number}"));
         let exit = |number| {
             directory
                 .join("runs")
@@ -656,7 +664,7 @@ fn after_another_boot_every_run_is_over_and_no_process_id_is_looked_at() {
             .args([name.as_str(), BOOT, script])
             .spawn()
             .expect("the test agent starts");
-        let run = RunName::for_run("f", "task-0", 1);
+        let run = named(&directory, "task-0");
         wait_for("it runs", || {
             directory.join("logs/0/log").exists() && read_log(&directory, "0").contains("ready")
         })

@@ -85,7 +85,7 @@ pub fn read(sysfs: &Path, allowed: Option<&BTreeSet<u32>>) -> Result<Cpus, Disco
     if cores.is_empty() {
         return Err(DiscoverError::NoCpu {
             online: format_list(&online),
-            allowed: allowed.map_or_else(String::new, |allowed| format_list(allowed)),
+            allowed: allowed.map_or_else(String::new, format_list),
         });
     }
     Ok(Cpus { online, cores })

@@ -230,6 +230,14 @@ pub fn claim(
     machine: &Inventory,
 ) -> Result<PartClaim, PartError> {
     check(part, machine)?;
+    if crate::isolate::check_name(agent).is_err() {
+        let online: BTreeSet<u32> = machine.cores.iter().map(|core| core.cpu).collect();
+        let what = format!("{agent:?} cannot be the name of an agent: it names a file");
+        return Err(PartError::Invalid {
+            what,
+            online: format_list(&online),
+        });
+    }
     let parts = directory.join("parts");
     let io = |what, path: &Path| {
         let path = path.to_owned();

@@ -199,7 +199,7 @@ impl V1 {
         self.apply(&directory, &limits::leaf_v1(limits), &controllers)
     }
 
-    fn owned<'a>(leaf: &'a Leaf, controller: Controller) -> Option<&'a Path> {
+    fn owned(leaf: &Leaf, controller: Controller) -> Option<&Path> {
         leaf.v1
             .get(&controller)
             .filter(|leaf| leaf.owned)
@@ -214,6 +214,30 @@ impl V1 {
     fn number(&self, leaf: &Leaf, controller: Controller, file: &str) -> Option<u64> {
         let path = Self::owned(leaf, controller)?.join(file);
         self.files.read(&path).ok()?.trim().parse().ok()
+    }
+
+    /// How often a limit of this directory was reached, as far as the kernel tells.
+    ///
+    /// With both limits equal it is the one with swap that is reached first. Some kernels have
+    /// stopped counting (measured on 6.18): there a peak at the limit is what is left to see.
+    fn limit_hits(&self, directory: &Path) -> u64 {
+        /// The kernel charges up to so many pages at once, and so may stop that far below.
+        const BATCH: u64 = 64 * 4096;
+        let number = |file: &str| -> Option<u64> {
+            self.files
+                .read(&directory.join(file))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
+        let counted = ["memory.failcnt", "memory.memsw.failcnt"]
+            .into_iter()
+            .filter_map(number)
+            .fold(0, u64::saturating_add);
+        let peak = number("memory.max_usage_in_bytes").unwrap_or(0);
+        let limit = number("memory.limit_in_bytes").unwrap_or(u64::MAX);
+        counted.max(u64::from(peak.saturating_add(BATCH) >= limit))
     }
 
     fn signal_all(&self, directory: &Path) -> Result<(), IsolateError> {
@@ -331,14 +355,9 @@ impl Cgroups for V1 {
         if let Some(kills) = keyed(Controller::Memory, "memory.oom_control", "oom_kill") {
             facts.oom_kills = kills;
         }
-        if let Some(hits) = number(Controller::Memory, "memory.failcnt") {
-            facts.memory_limit_hits = hits;
-        }
-        if let Some(group) = Self::owned(leaf, Controller::Memory).and_then(Path::parent) {
-            let hits = self.files.read(&group.join("memory.failcnt"));
-            if let Some(hits) = hits.ok().and_then(|text| text.trim().parse().ok()) {
-                facts.group_limit_hits = hits;
-            }
+        if let Some(memory) = Self::owned(leaf, Controller::Memory) {
+            facts.memory_limit_hits = self.limit_hits(memory);
+            facts.group_limit_hits = memory.parent().map_or(0, |group| self.limit_hits(group));
         }
         if let Some(throttled) = keyed(Controller::Cpu, "cpu.stat", "throttled_time") {
             facts.throttled_ns = throttled;

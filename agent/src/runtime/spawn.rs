@@ -168,12 +168,10 @@ unsafe fn become_program(
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-        let mut target: RawFd = 0;
-        for source in sources {
+        for (target, source) in (0..).zip(sources) {
             if libc::dup2(source, target) < 0 {
                 libc::_exit(127);
             }
-            target += 1;
         }
         close_from(5);
         libc::chdir(c"/".as_ptr());

@@ -487,9 +487,10 @@ impl Run {
         if self.own {
             ended.cgroup_left = self.remove_cgroup().await;
         }
+        // Before the end is told: whoever hears it may adopt or forget the run at once.
+        self.shared.leave(&self.name);
         let run = self.name.clone();
         self.tell(RuntimeEvent::Ended { run, ended }).await;
-        self.shared.leave(&self.name);
         if let Some(shim) = self.shim.take() {
             reap(shim).await;
         }

@@ -49,7 +49,11 @@ fn agent(directory: PathBuf, cgroup_agent: &str, boot_id: &str, scripts: &[Strin
 fn launch(directory: &std::path::Path, number: usize, script: &str) -> Launch {
     let attempt = 1;
     Launch {
-        run: RunName::for_run("f", &format!("task-{number}"), attempt),
+        run: RunName::for_run(
+            &directory.to_string_lossy(),
+            &format!("task-{number}"),
+            attempt,
+        ),
         reference: number.to_string().into_bytes(),
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
         environment: std::collections::BTreeMap::new(),

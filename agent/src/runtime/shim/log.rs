@@ -95,7 +95,7 @@ impl LogWriter {
     }
 
     /// How much of the task's output could not be kept, bytes.
-    pub(super) fn dropped(&self) -> u64 {
+    pub(super) fn dropped_total(&self) -> u64 {
         self.dropped_total
     }
 

@@ -19,7 +19,7 @@ use mete_proto::internal::v1::{
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use super::child::{self, Ends};
 use super::control::Control;
@@ -255,12 +255,13 @@ impl Supervisor {
     }
 
     fn obey(&mut self, request: ShimRequest) {
+        let gated = matches!(self.stage, Stage::Setup | Stage::Gated) && !self.ending.stop_asked;
         match request.what {
-            Some(shim_request::What::Go(go)) => {
-                if matches!(self.stage, Stage::Setup | Stage::Gated) && !self.ending.stop_asked {
-                    self.go.get_or_insert(go);
-                }
+            Some(shim_request::What::Go(go)) if gated => {
+                self.go.get_or_insert(go);
             }
+            // Open already, or closed for good.
+            Some(shim_request::What::Go(_)) => {}
             Some(shim_request::What::Stop(stop)) => self.stop(&stop),
             Some(shim_request::What::Signal(signal)) => self.signal_main(signal.signal),
             // Of a newer agent: what this shim cannot do it leaves.
@@ -433,7 +434,7 @@ impl Supervisor {
     }
 
     fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if Some(pid) != self.main {
                 continue;
             }
@@ -582,7 +583,7 @@ impl Supervisor {
         let mut dropped = 0;
         if let Some(log) = &mut self.log {
             log.finish(now_ns());
-            dropped = log.dropped();
+            dropped = log.dropped_total();
         }
         let facts = self.processes.facts();
         let record = std::mem::take(&mut self.ending).record(&self.spec, facts, dropped);

@@ -45,7 +45,7 @@ fn a_full_disk_drops_output_counts_it_and_says_so_when_there_is_room_again() {
     log.write(Stream::Stdout, b"after\n", 3);
     log.finish(4);
 
-    assert_eq!(log.dropped(), 10_000, "the line and its end");
+    assert_eq!(log.dropped_total(), 10_000, "the line and its end");
     let mut reader = LogReader::open(path, Begin::default()).expect("readable");
     let lines = reader.read().expect("readable");
     let text = String::from_utf8(lines.iter().flat_map(LogLine::bytes).collect()).expect("text");
