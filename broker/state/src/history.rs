@@ -69,22 +69,25 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Takes in a run that is over and acknowledged; drops what is too much.
-    pub(crate) fn put(&mut self, run: Box<Run>) {
+    /// Takes in a run that is over and acknowledged; gives the runs that are too much for it and of
+    /// which only the name is left.
+    pub(crate) fn put(&mut self, run: Box<Run>) -> Vec<(FrameworkId, RunId)> {
         let framework = run.framework;
         let number = self.whole.put(framework, run.id.clone(), run);
         let order = self.order.entry(framework).or_default();
         order.insert(number);
-        let oldest_of_framework =
-            (order.len() > HISTORY_OF_A_FRAMEWORK).then(|| order.first().copied());
-        if let Some(Some(oldest)) = oldest_of_framework {
-            self.shorten(oldest);
+        let mut shortened = Vec::new();
+        if order.len() > HISTORY_OF_A_FRAMEWORK
+            && let Some(oldest) = order.first().copied()
+        {
+            shortened.extend(self.shorten(oldest));
         }
         if self.whole.entries.len() > HISTORY_IN_ALL
             && let Some(oldest) = self.whole.entries.keys().next().copied()
         {
-            self.shorten(oldest);
+            shortened.extend(self.shorten(oldest));
         }
+        shortened
     }
 
     /// Takes in a name; drops the oldest when there are too many.
@@ -96,19 +99,17 @@ impl History {
     }
 
     /// Of a whole entry only the name is left.
-    fn shorten(&mut self, number: Number) {
-        let Some(run) = self
+    fn shorten(&mut self, number: Number) -> Option<(FrameworkId, RunId)> {
+        let run = self
             .whole
-            .take(number, |run| (run.framework, run.id.clone()))
-        else {
-            return;
-        };
+            .take(number, |run| (run.framework, run.id.clone()))?;
         if let Some(order) = self.order.get_mut(&run.framework) {
             order.remove(&number);
             if order.is_empty() {
                 self.order.remove(&run.framework);
             }
         }
+        let key = (run.framework, run.id.clone());
         self.put_name(EndedRun {
             framework: run.framework,
             agent: run.agent,
@@ -117,6 +118,7 @@ impl History {
             ended: run.ended.unwrap_or(run.launched),
             run: run.id,
         });
+        Some(key)
     }
 
     fn forget_oldest_name(&mut self) {
@@ -126,19 +128,21 @@ impl History {
         }
     }
 
-    /// Drops what is too old.
-    pub(crate) fn age(&mut self, now: Timestamp) {
+    /// Drops what is too old; gives the runs of which only the name is left.
+    pub(crate) fn age(&mut self, now: Timestamp) -> Vec<(FrameworkId, RunId)> {
+        let mut shortened = Vec::new();
         while let Some((number, run)) = self.whole.entries.first_key_value()
             && whole_until(run) <= now
         {
             let number = *number;
-            self.shorten(number);
+            shortened.extend(self.shorten(number));
         }
         while let Some((_, ended)) = self.names.entries.first_key_value()
             && ended.ended.after(ENDED_AGE) <= now
         {
             self.forget_oldest_name();
         }
+        shortened
     }
 
     /// When [`History::age`] next drops something.

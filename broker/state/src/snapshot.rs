@@ -150,6 +150,7 @@ impl State {
             Part::Run(run) => self.restore_run(*run),
             Part::History(run) => {
                 let known = self.history.get(run.framework, &run.id).is_none();
+                // Within its bounds when it was written, so nothing is too much.
                 self.history.put(run);
                 once(known, "a run in history")
             }

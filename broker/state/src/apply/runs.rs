@@ -141,7 +141,9 @@ pub(crate) fn acknowledge(
     }
     if run.phase.is_terminal() && run.acknowledged >= run.sequence {
         if let Some(run) = runs.get_mut().remove(id) {
-            state.history.put(run);
+            for (framework, run) in state.history.put(run) {
+                turn.changed(Change::Run(framework, run));
+            }
         }
         if runs.get().is_empty() {
             runs.remove();

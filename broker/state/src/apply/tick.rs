@@ -48,7 +48,9 @@ impl Plan for Tick {
             state.drop_tombstone(turn, id);
         }
         if self.history {
-            state.history.age(turn.at);
+            for (framework, run) in state.history.age(turn.at) {
+                turn.changed(Change::Run(framework, run));
+            }
         }
         Verdict::Done
     }

@@ -16,7 +16,7 @@ use mete_model::{
     StatusSource, TaskPhase, TaskSpec, Timestamp,
 };
 use mete_state::command::{AdmitAgent, FrameworkSettings, LaunchTask};
-use mete_state::{Command, Outcome, Preview, Rejection, Stamped, State, invariants};
+use mete_state::{Change, Command, Outcome, Preview, Rejection, Stamped, State, invariants};
 use uuid::Uuid;
 
 /// Ids in tests: a letter for the kind, a number.
@@ -170,6 +170,7 @@ impl Cluster {
         };
         let digest = self.state.digest();
         let revision = self.state.revision();
+        let before = self.state.clone();
         let preview = self.state.check(&stamped);
         self.revision += 1;
         let result = self.state.apply(self.revision, &stamped);
@@ -198,6 +199,9 @@ impl Cluster {
                 panic!("check said {preview:?}, apply {result:?}");
             }
         }
+        if let Ok(outcome) = &result {
+            no_change_is_untold(&before, &self.state, outcome);
+        }
         self.verify();
         result
     }
@@ -220,4 +224,61 @@ impl Cluster {
             assert_eq!(self.state.free(agent.id), again.free(agent.id));
         }
     }
+}
+
+/// Rows and views are patched by what an outcome names: whatever differs must be named.
+fn no_change_is_untold(before: &State, after: &State, outcome: &Outcome) {
+    let (before, after) = (objects(before), objects(after));
+    for change in before.keys().chain(after.keys()) {
+        if before.get(change) != after.get(change) {
+            let told = outcome.changes.contains(change);
+            assert!(
+                told,
+                "{change:?} has changed and is not named in {outcome:?}"
+            );
+        }
+    }
+}
+
+/// Every object that a change can name, as it is shown.
+fn objects(state: &State) -> BTreeMap<Change, String> {
+    let mut objects = BTreeMap::new();
+    for agent in state.agents() {
+        let shown = format!("{agent:?} {:?}", state.free(agent.id));
+        objects.insert(Change::Agent(agent.id), shown);
+    }
+    for framework in state.frameworks() {
+        let used: Vec<_> = state.used_by_framework(framework.id).collect();
+        // What calls were answered is seen by nobody.
+        let shown = (
+            &framework.settings,
+            framework.incarnation,
+            framework.away,
+            framework.demand_version,
+            state.store_bytes(framework.id),
+        );
+        objects.insert(
+            Change::Framework(framework.id),
+            format!("{shown:?} {used:?}"),
+        );
+    }
+    for tombstone in state.tombstones() {
+        let shown = (tombstone.framework, tombstone.torn_down);
+        objects.insert(Change::Framework(tombstone.framework), format!("{shown:?}"));
+    }
+    for role in state.roles() {
+        let shown = format!("{role:?} {:?}", state.used_by_role(&role.path));
+        objects.insert(Change::Role(role.path.clone()), shown);
+    }
+    for framework in state.frameworks() {
+        for record in state.claims(framework.id) {
+            let change = Change::Claim(framework.id, record.claim.id.clone());
+            objects.insert(change, format!("{record:?}"));
+        }
+    }
+    for run in state.all_runs().chain(state.history()) {
+        let change = Change::Run(run.framework, run.id.clone());
+        objects.insert(change, format!("{run:?}"));
+    }
+    objects
 }
