@@ -1,0 +1,224 @@
+//! The cluster at a glance, and its masters.
+
+use std::collections::BTreeMap;
+
+use mete_model::quota::Charge;
+use mete_proto::admin::v1 as wire;
+use mete_state::AgentCondition;
+
+use super::rows::{add_amounts, amounts, condition};
+use super::{Feed, Problem, soft, views};
+use crate::handle::Handle;
+use crate::master::Master;
+use crate::replica::Role;
+
+/// Nodes named in warnings.
+const NAMED: usize = 5;
+
+/// What the loop says of itself.
+struct Loop {
+    cluster: String,
+    leader: u64,
+    leads: bool,
+    term: u64,
+    voters: usize,
+    since: u64,
+    offers: usize,
+    offered: Charge,
+    waiting: usize,
+    space_low: bool,
+    counters: BTreeMap<String, u64>,
+}
+
+impl Loop {
+    fn of(master: &Master) -> Self {
+        let standing = master.replica().standing();
+        let mut offered = Charge::default();
+        let leader = master.leader();
+        for booked in leader.iter().flat_map(|leader| leader.book().iter()) {
+            add_amounts(&mut offered, &booked.offer.resources);
+        }
+        Self {
+            cluster: uuid::Uuid::from_bytes(master.replica().identity().cluster).to_string(),
+            leader: standing.leader.unwrap_or(0),
+            leads: leader.is_some(),
+            term: standing.term,
+            voters: master.replica().members().voters.len(),
+            since: leader.map_or(0, |leader| leader.began().at.0),
+            offers: leader.map_or(0, |leader| leader.book().len()),
+            offered,
+            waiting: leader.map_or(0, |leader| leader.reasons().waiting()),
+            space_low: master.replica().space_low(),
+            counters: counters(master),
+        }
+    }
+}
+
+fn counters(master: &Master) -> BTreeMap<String, u64> {
+    let own = master.counters();
+    let mut list = vec![
+        ("turns", own.turns),
+        ("commits", own.commits),
+        ("flushes", own.flushes),
+        ("rejected", own.rejected),
+        ("events", own.events),
+    ];
+    if let Some(leader) = master.leader() {
+        let (term, offers) = (leader.counters(), leader.book().counts());
+        list.extend([
+            ("launches", term.launches),
+            ("launches_refused", term.launches_refused),
+            ("statuses", term.statuses),
+            ("acknowledged", term.acknowledged),
+            ("calls", term.calls),
+            ("calls_refused", term.calls_refused),
+            ("rounds", term.rounds),
+            ("full_rounds", term.full_rounds),
+            ("agents_examined", term.agents_examined),
+            ("quarantined", term.quarantined),
+            ("outbox_overflows", term.outbox_overflows),
+            ("offers_made", offers.made),
+            ("offers_accepted", offers.accepted),
+            ("offers_declined", offers.declined),
+            ("offers_rescinded", offers.rescinded),
+            ("offers_expired", offers.expired),
+        ]);
+    }
+    list.into_iter()
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect()
+}
+
+/// The cluster at a glance.
+///
+/// # Errors
+/// `BUSY` when the loop does not get to it.
+pub async fn status(handle: &Handle, feed: &Feed) -> Result<wire::GetStatusResponse, Problem> {
+    let now = handle.read(Loop::of).await?;
+    let ready: Vec<_> = {
+        let state = handle.state();
+        state
+            .agents()
+            .filter(|agent| agent.condition == AgentCondition::Ready)
+            .map(|agent| agent.id)
+            .collect()
+    };
+    let recovering = soft::recovering(handle, ready).await?;
+    let tasks = views::tasks_by_phase(handle).await;
+    let state = handle.state();
+    let mut nodes: BTreeMap<String, u32> = BTreeMap::new();
+    let mut total = Charge::default();
+    let mut unreachable: Vec<&str> = Vec::new();
+    for agent in state.agents() {
+        let word = if recovering.contains(&agent.id) {
+            "recovering"
+        } else {
+            condition(agent.condition)
+        };
+        let count = nodes.entry(word.to_owned()).or_default();
+        *count = count.saturating_add(1);
+        match agent.condition {
+            AgentCondition::Ready => add_amounts(&mut total, &agent.inventory.total),
+            AgentCondition::Unreachable => unreachable.push(&agent.node_name),
+            AgentCondition::Gone => {}
+        }
+    }
+    let connected = state
+        .frameworks()
+        .filter(|framework| framework.away.is_none())
+        .count();
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    Ok(wire::GetStatusResponse {
+        revision: state.revision().max(feed.revision()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        cluster_id: now.cluster,
+        leader_address: if now.leads {
+            handle.advertised()
+        } else {
+            String::new()
+        },
+        term: now.term,
+        masters: number(now.voters),
+        leader_since_ms: now.since,
+        nodes,
+        total: Some(amounts(&total)),
+        granted: Some(amounts(state.used_in_all())),
+        offered: Some(amounts(&now.offered)),
+        tasks,
+        claims_waiting: u64::try_from(now.waiting).unwrap_or(u64::MAX),
+        frameworks_connected: number(connected),
+        frameworks: number(state.frameworks().count()),
+        offers_open: number(now.offers),
+        counters: now.counters,
+        warnings: warnings(&unreachable, now.space_low, now.leader),
+    })
+}
+
+fn warnings(unreachable: &[&str], space_low: bool, leader: u64) -> Vec<String> {
+    let mut list = Vec::new();
+    if leader == 0 {
+        list.push("no master leads: nothing can change".to_owned());
+    }
+    if space_low {
+        list.push("the disk of this master is nearly full: nothing new is logged".to_owned());
+    }
+    for name in unreachable.iter().take(NAMED) {
+        list.push(format!("node {name} is unreachable: mete why node {name}"));
+    }
+    if unreachable.len() > NAMED {
+        let more = unreachable.len() - NAMED;
+        list.push(format!("{more} more nodes are unreachable: mete node list"));
+    }
+    list
+}
+
+/// The masters, as this one sees them.
+///
+/// # Errors
+/// `BUSY` when the loop does not get to it.
+pub async fn raft(handle: &Handle) -> Result<wire::GetRaftResponse, Problem> {
+    let address = handle.advertised();
+    let answer = handle.read(move |master| {
+        let replica = master.replica();
+        let (standing, identity) = (replica.standing(), replica.identity());
+        let members = replica.members();
+        let applied = replica.applied_index();
+        let voters = members.voters.iter().map(|id| (*id, false));
+        let all = voters.chain(members.learners.iter().map(|id| (*id, true)));
+        let masters = all.map(|(id, learner)| {
+            let own = id == identity.node;
+            let role = if learner {
+                "learner"
+            } else if standing.leader == Some(id) {
+                "leader"
+            } else if own && standing.role == Role::Candidate {
+                "candidate"
+            } else {
+                "follower"
+            };
+            wire::Master {
+                id,
+                address: if own { address.clone() } else { String::new() },
+                role: role.to_owned(),
+                term: standing.term,
+                applied: if own { applied } else { 0 },
+                lag: 0,
+                version: if own {
+                    env!("CARGO_PKG_VERSION").to_owned()
+                } else {
+                    String::new()
+                },
+            }
+        });
+        let snapshot = replica.live_snapshot();
+        wire::GetRaftResponse {
+            masters: masters.collect(),
+            first_index: snapshot.map_or(1, |snapshot| snapshot.at.index.saturating_add(1)),
+            last_index: applied,
+            snapshot_index: snapshot.map_or(0, |snapshot| snapshot.at.index),
+            store_bytes: snapshot.map_or(0, |snapshot| snapshot.bytes),
+            flushes: master.counters().flushes,
+        }
+    });
+    Ok(answer.await?)
+}
