@@ -393,13 +393,11 @@ impl Isolation {
         results.into_iter().collect()
     }
 
-    /// Removes the agent's own directories where nothing is left in them.
-    pub fn remove_top(&self) {
-        if let Some(version) = &self.v1 {
-            version.remove_top();
-        }
-        if let Some(version) = &self.v2 {
-            version.remove_top();
-        }
+    /// Removes the agent's own directories where nothing is left in them; says whether all are gone.
+    pub fn remove_top(&self) -> bool {
+        // Both, whatever becomes of the first.
+        let v1 = self.v1.as_ref().is_none_or(V1::remove_top);
+        let v2 = self.v2.as_ref().is_none_or(V2::remove_top);
+        v1 && v2
     }
 }

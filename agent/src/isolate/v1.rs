@@ -149,15 +149,18 @@ impl V1 {
         self.apply(&top, &limits::top_v1(part), &[controller])
     }
 
-    /// Removes the agent's own directories if nothing is left in them.
-    pub(super) fn remove_top(&self) {
+    /// Removes the agent's own directories if nothing is left in them; says whether they are gone.
+    pub(super) fn remove_top(&self) -> bool {
+        let mut gone = true;
         for top in self.tops() {
             let _kept = self.files.remove_directory(&top.join("shared"));
-            let _kept = self.files.remove_directory(&top);
+            gone &= files::remove(&*self.files, &top).is_ok();
             if let Some(mete) = top.parent() {
+                // Another agent's directory in it makes this fail, and then it must.
                 let _kept = self.files.remove_directory(mete);
             }
         }
+        gone
     }
 
     fn make_leaf(

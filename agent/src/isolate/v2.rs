@@ -156,11 +156,13 @@ impl V2 {
             .try_for_each(|setting| limits::apply(&*self.files, at, setting))
     }
 
-    /// Removes the agent's own directories if nothing is left in them.
-    pub(super) fn remove_top(&self) {
+    /// Removes the agent's own directories if nothing is left in them; says whether they are gone.
+    pub(super) fn remove_top(&self) -> bool {
         let _kept = self.files.remove_directory(&self.shims());
-        let _kept = self.files.remove_directory(&self.top());
+        let gone = files::remove(&*self.files, &self.top()).is_ok();
+        // Another agent's directory in it makes this fail, and then it must.
         let _kept = self.files.remove_directory(&self.home.base.join("mete"));
+        gone
     }
 
     fn read(&self, leaf: &Leaf, file: &str) -> Option<String> {
