@@ -60,7 +60,7 @@ pub struct Check<'a> {
 
 /// Tries everything.
 #[must_use]
-pub fn check(what: &Check<'_>) -> Vec<Row> {
+pub fn run(what: &Check<'_>) -> Vec<Row> {
     let mut rows = vec![user()];
     rows.extend(machine(what));
     rows.push(state_directory(what.state_directory));
@@ -302,7 +302,7 @@ mod tests {
         let roots = Roots::default();
         let state = directory.path().join("not/there/yet");
 
-        let rows = check(&Check {
+        let rows = run(&Check {
             roots: &roots,
             state_directory: &state,
             cgroup_root: None,

@@ -726,6 +726,46 @@ fn remove_leaf(directory: &Path, groups: &Isolation, run: &RunName) -> bool {
 }
 
 #[test]
+fn a_run_that_is_not_ready_in_time_fails_with_the_stage_and_leaves_nothing() {
+    both(async |groups, directory| {
+        let mut node = Node::open(&directory, groups);
+        for number in 0..8_u64 {
+            let mut launch = node.launch(&format!("late{number}"), "exec sleep 4711");
+            // From "before anything" to "while the shim sets up"; some may just make it.
+            launch.prepare_timeout_ms = number;
+            let run = launch.run.clone();
+            node.runtime.prepare(launch);
+            let event = node
+                .until(|event| {
+                    let ended = matches!(event, RuntimeEvent::Ended { .. });
+                    ended || matches!(event, RuntimeEvent::Started { .. })
+                })
+                .await;
+            if matches!(event, RuntimeEvent::Started { .. }) {
+                node.runtime.stop(
+                    &run,
+                    Stop {
+                        grace_ms: 10_000,
+                        signal: 0,
+                    },
+                );
+                assert_eq!(node.end_of(&run).await.ending, Ending::Signal(15));
+                continue;
+            }
+            let ended = node.end_of(&run).await;
+            let Ending::PrepareTimeout { stage } = &ended.ending else {
+                panic!("{ended:?}");
+            };
+            assert!(!stage.is_empty() && ended.started_ms == 0, "{ended:?}");
+            wait_for("no process of it is there", || {
+                processes_with(run.as_str()).is_empty()
+            })
+            .await;
+        }
+    });
+}
+
+#[test]
 fn a_start_costs_little_over_a_bare_one() {
     both(async |groups, directory| {
         let mut node = Node::open(&directory, groups);

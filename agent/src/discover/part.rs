@@ -198,6 +198,12 @@ pub fn runtime_directory() -> PathBuf {
     }
 }
 
+/// Where one agent keeps the records of its runs below a [`runtime_directory`], apart from the parts.
+#[must_use]
+pub fn run_directory(runtime_directory: &Path, agent: &str) -> PathBuf {
+    runtime_directory.join("agents").join(agent)
+}
+
 /// Makes `directory` private to this user, or refuses one that is somebody else's.
 ///
 /// # Errors
