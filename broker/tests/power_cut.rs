@@ -5,7 +5,8 @@
 //! hundreds of places: an image of what a disk may hold there is built, opened by the product, and
 //! held against what had been promised at the last mark.
 //!
-//! `METE_LONG=1` cuts 1 000 times instead of 200, over more recordings; `METE_SEED=n` repeats a run.
+//! `METE_LONG=1` cuts 1 000 times instead of 200, over more recordings; `METE_SEED=n` repeats a
+//! run.
 
 #[path = "power_cut/image.rs"]
 mod image;

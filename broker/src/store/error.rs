@@ -21,8 +21,8 @@ pub enum OpenError {
     },
     /// The directory holds something else.
     #[error(
-        "open the store in {dir}: it is not a mete store (found {found:?}); name another directory, \
-         or move that file away if it does not belong there"
+        "open the store in {dir}: it is not a mete store (found {found:?}); name another \
+         directory, or move that file away if it does not belong there"
     )]
     Foreign {
         /// The store's directory.

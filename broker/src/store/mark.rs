@@ -2,9 +2,9 @@
 //!
 //! The engine takes damage inside its newest segment for an unfinished write and quietly drops
 //! everything behind it: inside the log nothing tells the two apart. So the write sequence of the
-//! newest flushed record is noted here after every flush. The note itself is not synced and need not
-//! be: it is written only after a flush returned, so whatever of it survives is true, and a log that
-//! ends before it has lost something.
+//! newest flushed record is noted here after every flush. The note itself is not synced and need
+//! not be: it is written only after a flush returned, so whatever of it survives is true, and a log
+//! that ends before it has lost something.
 //!
 //! ```text
 //! FLUSHED  two slots, written in turn: sequence u64, CRC32C

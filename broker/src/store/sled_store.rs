@@ -199,8 +199,8 @@ impl Keys for Generation {
 }
 
 /// The engine writes a recovery snapshot while it opens, under an unfinished name that it takes for
-/// a finished one at the next start: a crash in between would read as corruption. The name says that
-/// nothing depends on it yet, so it goes.
+/// a finished one at the next start: a crash in between would read as corruption. The name says
+/// that nothing depends on it yet, so it goes.
 fn remove_unfinished(dir: &Path) -> io::Result<()> {
     if !dir.is_dir() {
         return Ok(());
@@ -444,9 +444,9 @@ impl Opened {
     }
 }
 
-/// Copies the live generation for the engine to open; see [`start_copy`]. Gives the copy's number, or
-/// nothing if there is no room for one: a full disk must be able to start and compact, so then the
-/// live one itself is opened.
+/// Copies the live generation for the engine to open; see [`start_copy`]. Gives the copy's number,
+/// or nothing if there is no room for one: a full disk must be able to start and compact, so then
+/// the live one itself is opened.
 fn copy_for_start(settings: &Settings, live: u64) -> Result<Option<u64>, OpenError> {
     let dir = &settings.dir;
     let from = layout::generation_path(dir, live);
@@ -469,7 +469,11 @@ fn copy_for_start(settings: &Settings, live: u64) -> Result<Option<u64>, OpenErr
         return Ok(None);
     }
     let to = layout::generation_path(dir, live + 1);
-    start_copy::copy(&from, &to).map_err(OpenError::io("copy the generation to", &to))?;
+    if let Err(error) = start_copy::copy(&from, &to) {
+        // Half a copy would only take the room that was too little.
+        let _ = fs::remove_dir_all(&to);
+        return Err(OpenError::io("copy the generation to", &to)(error));
+    }
     Ok(Some(live + 1))
 }
 

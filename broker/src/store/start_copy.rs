@@ -2,10 +2,10 @@
 //!
 //! Opening is where the engine is least careful: it cuts torn ends off, overwrites segments that it
 //! found unused without a sync, and renames its recovery snapshot without syncing the directory. A
-//! power cut in that moment can leave an old recovery snapshot beside overwritten segments, which no
-//! later start can read (the power-cut replay found it). So a start copies the generation, opens the
-//! copy, checks it, and only then makes it the live one. What CURRENT names is never touched by an
-//! opening, and a store that is refused stays exactly as it was found.
+//! power cut in that moment can leave an old recovery snapshot beside overwritten segments, which
+//! no later start can read (the power-cut replay found it). So a start copies the generation, opens
+//! the copy, checks it, and only then makes it the live one. What CURRENT names is never touched by
+//! an opening, and a store that is refused stays exactly as it was found.
 
 use std::fs::{self, File};
 use std::io;
@@ -69,8 +69,8 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     target.sync_all()
 }
 
-/// Waits until an engine of this process, closed a moment ago, has written its last. Other processes
-/// are kept out by the store's own lock.
+/// Waits until an engine of this process, closed a moment ago, has written its last. Other
+/// processes are kept out by the store's own lock.
 fn engine_lock(data: &Path) -> io::Result<File> {
     let file = File::open(data)?;
     let mut tries = 0;

@@ -142,7 +142,8 @@ fn is_about_names(event: &Event) -> bool {
     )
 }
 
-/// Up to which event the names survive: all before the last sync of a directory, and by chance more.
+/// Up to which event the names survive: all before the last sync of a directory, and by chance
+/// more.
 fn names_kept(seen: &[Event], dice: &mut Dice) -> usize {
     let dirs: BTreeSet<FileId> = seen
         .iter()

@@ -236,8 +236,8 @@ extern "C" fn pwrite64(
     }
 }
 
-/// Notes a sync and does none: the images are built from the record, so this machine's disk need not
-/// be troubled, neither while recording nor while hundreds of images are opened.
+/// Notes a sync and does none: the images are built from the record, so this machine's disk need
+/// not be troubled, neither while recording nor while hundreds of images are opened.
 fn sync(descriptor: c_int, data_only: bool) -> c_int {
     with(|recorder| {
         if let Some(file) = recorder.open.get(&descriptor).copied() {

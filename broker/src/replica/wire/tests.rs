@@ -118,7 +118,9 @@ fn a_membership_survives_its_stored_form() {
 proptest! {
     #[test]
     fn entries_survive_the_way(
-        entries in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u8>(), 0..99)), 0..9),
+        entries in prop::collection::vec(
+            (any::<u64>(), prop::collection::vec(any::<u8>(), 0..99)), 0..9,
+        ),
     ) {
         let message = append(entries);
         let frame = encode_frame(&CLUSTER, message.clone());

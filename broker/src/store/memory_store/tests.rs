@@ -59,8 +59,8 @@ proptest! {
         live(&acts, || open(&disk));
     }
 
-    /// The last act is interrupted: of its writes only a prefix survives. What was there before must
-    /// be there, and the store must open.
+    /// The last act is interrupted: of its writes only a prefix survives. What was there before
+    /// must be there, and the store must open.
     #[test]
     fn a_crash_in_the_middle_of_an_act_leaves_what_was_before(
         acts in life(), last in act(), kept in 0..4_usize,
