@@ -279,7 +279,7 @@ impl Reserve {
     pub fn settle(&self, dir: &Path) -> Result<(), OpenError> {
         let free = free_bytes(dir).map_err(OpenError::io("ask for free space in", dir))?;
         if free >= self.bytes.saturating_mul(2) {
-            self.allocate();
+            self.replenish(dir);
             return Ok(());
         }
         if free < self.bytes && self.path.exists() {
@@ -298,9 +298,11 @@ impl Reserve {
         Ok(())
     }
 
-    /// A reserve that cannot be had is not worth a failure: the limit on free space still holds.
-    fn allocate(&self) {
-        if self.bytes == 0 || self.path.exists() {
+    /// Makes the reserve (again) if the disk has twice as much free. A reserve that cannot be had is
+    /// not worth a failure: the limit on free space still holds.
+    pub fn replenish(&self, dir: &Path) {
+        let plenty = free_bytes(dir).is_ok_and(|free| free >= self.bytes.saturating_mul(2));
+        if !plenty || self.bytes == 0 || self.path.exists() {
             return;
         }
         let made = OpenOptions::new()

@@ -409,7 +409,10 @@ impl SledStore {
         );
         self.log = copy;
         let replaced = std::mem::replace(&mut self.number, number);
-        layout::remove_generation(&dir, replaced)
+        layout::remove_generation(&dir, replaced)?;
+        // A start on a full disk gave the reserve up; now there may be room for it again.
+        self.reserve.replenish(&dir);
+        Ok(())
     }
 }
 

@@ -51,7 +51,7 @@ fn three_turns(size: usize) -> MemoryDisk {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn every_life_keeps_the_contract(acts in life()) {
