@@ -1,7 +1,7 @@
 //! `mete agent check`: what this host lets an agent do, one row for each thing that matters.
 //!
-//! Each row is found by trying it, not by reading version numbers, and what was made for the trial is
-//! removed again. It changes nothing and may run beside a working agent.
+//! Each row is found by trying it, not by reading version numbers, and what was made for the trial
+//! is removed again. It changes nothing and may run beside a working agent.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

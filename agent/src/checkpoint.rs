@@ -1,14 +1,15 @@
 //! The agent's only durable file: plain records, no database.
 //!
 //! The shell opens it before anything else, folds what it [`Recovered`], and appends one batch for
-//! each turn of its loop: before anything is done for a grant, before a status is sent, and before an
-//! end is told. A batch is one write and one fsync and is there whole or not at all. Space is
-//! allocated ahead, for the file and for its next compaction, so that a full disk stops nothing that
-//! already runs.
+//! each turn of its loop: before anything is done for a grant, before a status is sent, and before
+//! an end is told. A batch is one write and one fsync and is there whole or not at all. Space is
+//! allocated ahead, for the file and for its next compaction, so that a full disk stops nothing
+//! that already runs.
 //!
-//! It promises that an agent always starts: a torn tail is dropped and never the prefix, a file that
-//! cannot be read gives way to the one before it, and what was damaged is told and kept. It does not
-//! know what a record means; [`Entry`] is only their spelling. Process ids are never in it.
+//! It promises that an agent always starts: a torn tail is dropped and never the prefix, a file
+//! that cannot be read gives way to the one before it, and what was damaged is told and kept. It
+//! does not know what a record means; [`Entry`] is only their spelling. Process ids are never in
+//! it.
 //!
 //! ```text
 //! checkpoint            header, records, zeros up to the allocated end

@@ -1,4 +1,5 @@
-//! Machines of other shapes, written out as directory trees, and the parts several agents take of one.
+//! Machines of other shapes, written out as directory trees, and the parts several agents take of
+//! one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

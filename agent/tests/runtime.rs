@@ -790,16 +790,17 @@ fn a_start_costs_little_over_a_bare_one() {
         bare.sort_unstable();
         ours.sort_unstable();
         let at = |of: &[Duration], percent: usize| of[of.len() * percent / 100];
-        println!(
+        eprintln!(
             "{groups:?}: bare p50 {:?}, start p50 {:?} p90 {:?}",
             at(&bare, 50),
             at(&ours, 50),
             at(&ours, 90),
         );
         // What the machine can do, not what else runs on it. On a loaded one each hand-over between
-        // agent, shim and child waits for its turn, so the bar itself is held in the long mode only.
+        // agent, shim and child waits for its turn, so the bar itself is held in the long mode
+        // only.
         let over = ours[0].saturating_sub(bare[0]);
-        println!("{groups:?}: at best {over:?} over a bare start");
+        eprintln!("{groups:?}: at best {over:?} over a bare start");
         let most = if std::env::var_os("METE_LONG").is_some() {
             5
         } else {

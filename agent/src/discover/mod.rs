@@ -1,10 +1,10 @@
 //! What this machine has, read from root paths, so that a directory tree can be a machine.
 //!
-//! The shell calls [`discover`] at start and again when it wants to know what changed. The answer is
-//! plain data, honest about what this process may really use: CPUs outside its affinity mask and
-//! memory above its cgroup's limit are not reported. A missing file has a defined meaning each and is
-//! never an error unless without it nothing can be said. It does not know that a broker exists, and
-//! does not decide what is reserved or shared.
+//! The shell calls [`discover`] at start and again when it wants to know what changed. The answer
+//! is plain data, honest about what this process may really use: CPUs outside its affinity mask and
+//! memory above its cgroup's limit are not reported. A missing file has a defined meaning each and
+//! is never an error unless without it nothing can be said. It does not know that a broker exists,
+//! and does not decide what is reserved or shared.
 
 use std::path::{Path, PathBuf};
 

@@ -184,8 +184,9 @@ impl Drop for PartClaim {
     }
 }
 
-/// Where the agents of this user on this machine keep what they share while the machine is up: below
-/// `/run/mete` for root, else the user's runtime directory, else a private directory in `/tmp`.
+/// Where the agents of this user on this machine keep what they share while the machine is up:
+/// below `/run/mete` for root, else the user's runtime directory, else a private directory in
+/// `/tmp`.
 #[must_use]
 pub fn runtime_directory() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
@@ -198,7 +199,8 @@ pub fn runtime_directory() -> PathBuf {
     }
 }
 
-/// Where one agent keeps the records of its runs below a [`runtime_directory`], apart from the parts.
+/// Where one agent keeps the records of its runs below a [`runtime_directory`], apart from the
+/// parts.
 #[must_use]
 pub fn run_directory(runtime_directory: &Path, agent: &str) -> PathBuf {
     runtime_directory.join("agents").join(agent)

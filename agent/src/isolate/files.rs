@@ -1,4 +1,5 @@
-//! The few file operations that control groups need, so that a test can record, refuse or lose them.
+//! The few file operations that control groups need, so that a test can record, refuse or lose
+//! them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

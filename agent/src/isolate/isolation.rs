@@ -393,7 +393,8 @@ impl Isolation {
         results.into_iter().collect()
     }
 
-    /// Removes the agent's own directories where nothing is left in them; says whether all are gone.
+    /// Removes the agent's own directories where nothing is left in them; says whether all are
+    /// gone.
     pub fn remove_top(&self) -> bool {
         // Both, whatever becomes of the first.
         let v1 = self.v1.as_ref().is_none_or(V1::remove_top);

@@ -2,8 +2,9 @@
 //!
 //! The runtime asks [`Isolation`] for a [`Leaf`] with [`Limits`]; the shim enters it, kills it and
 //! reads its counters. Which hierarchy serves which controller is decided for each controller from
-//! mountinfo, never from path names, so a hybrid host uses both versions for one task. What the host
-//! cannot enforce is said, per kind, in [`Isolation::enforcement`]; nothing is dropped silently.
+//! mountinfo, never from path names, so a hybrid host uses both versions for one task. What the
+//! host cannot enforce is said, per kind, in [`Isolation::enforcement`]; nothing is dropped
+//! silently.
 //!
 //! No directory outside `<cgroup root>/mete/<agent>` is ever written, moved or removed, with two
 //! exceptions on v2: controllers are switched on along the path from the root down, and an agent

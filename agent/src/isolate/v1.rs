@@ -1,8 +1,8 @@
 //! cgroup v1: one tree for each controller, each with its own place for us.
 //!
 //! Cpuset has no inheritance here, so all shared tasks use one directory and only named cores get
-//! their own. There is no group kill: the freezer holds everything still while it is signalled, and is
-//! always thawed again, whatever fails in between.
+//! their own. There is no group kill: the freezer holds everything still while it is signalled, and
+//! is always thawed again, whatever fails in between.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

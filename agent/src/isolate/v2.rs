@@ -301,8 +301,8 @@ impl Cgroups for V2 {
     fn read_facts(&self, leaf: &Leaf, facts: &mut Facts) {
         let stat = self.read(leaf, "cpu.stat").unwrap_or_default();
         let microseconds = |key| files::keyed(&stat, key).map(|us| us.saturating_mul(1000));
-        // On a hybrid host without this controller the file still counts time, only in microseconds:
-        // the v1 account, read first, is finer.
+        // On a hybrid host without this controller the file still counts time, only in
+        // microseconds: the v1 account, read first, is finer.
         if let Some(used) = microseconds("usage_usec").filter(|_| facts.cpu_ns == 0) {
             facts.cpu_ns = used;
         }

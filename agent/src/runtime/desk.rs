@@ -89,8 +89,8 @@ impl Desk {
         self.wanted().stop.is_some()
     }
 
-    /// Carries `birth` out unless the run was stopped or given up before. Holding the desk over it is
-    /// the point: afterwards it is certain whether a process can exist.
+    /// Carries `birth` out unless the run was stopped or given up before. Holding the desk over it
+    /// is the point: afterwards it is certain whether a process can exist.
     pub(crate) fn be_born<T>(&self, birth: impl FnOnce() -> T) -> Option<T> {
         let mut wanted = self.wanted();
         if wanted.closed || wanted.stop.is_some() {

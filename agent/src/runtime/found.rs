@@ -1,7 +1,7 @@
 //! What earlier agent processes left behind, by the rules of adoption.
 //!
-//! The lock says whether a shim lives, the exit record how a run ended, the boot id whether a process
-//! id means anything at all. Nothing is signalled here.
+//! The lock says whether a shim lives, the exit record how a run ended, the boot id whether a
+//! process id means anything at all. Nothing is signalled here.
 
 use std::path::Path;
 

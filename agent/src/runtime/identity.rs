@@ -64,7 +64,8 @@ impl fmt::Display for RunName {
     }
 }
 
-/// FNV-1a of 128 bits. Two names that meet by malice only make a launch fail: the directory is there.
+/// FNV-1a of 128 bits. Two names that meet by malice only make a launch fail: the directory is
+/// there.
 struct Fnv128(u128);
 
 impl Fnv128 {

@@ -1,5 +1,5 @@
-//! What is left of a run whose shim is gone: found through its cgroup, its session and the mark in its
-//! environment, and ended. Used only when nobody else looks after these processes any more.
+//! What is left of a run whose shim is gone: found through its cgroup, its session and the mark in
+//! its environment, and ended. Used only when nobody else looks after these processes any more.
 
 use std::path::Path;
 

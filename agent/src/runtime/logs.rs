@@ -1,8 +1,8 @@
 //! Reads what a task wrote: the last lines, what came since a time, and what still comes.
 //!
 //! One [`LogReader`] walks the files `log.4 … log.1 log` of one run from old to new. It knows its
-//! place by (device, inode, offset), so a rotation in between loses nothing and repeats nothing, also
-//! when the reader is made anew from a [`Position`]. It never blocks: at the end
+//! place by (device, inode, offset), so a rotation in between loses nothing and repeats nothing,
+//! also when the reader is made anew from a [`Position`]. It never blocks: at the end
 //! [`LogReader::read`] gives an empty batch, and whoever follows asks again a little later.
 
 use std::fs::{File, Metadata};

@@ -1,7 +1,8 @@
 //! The one place where processes are made: `clone3` straight into a control group, with a handle.
 //!
 //! Entering a cgroup by being born in it costs a fraction of moving there. Two callers: the agent
-//! (many threads: its child may only make system calls until it executes) and the shim (one thread).
+//! (many threads: its child may only make system calls until it executes) and the shim (one
+//! thread).
 
 use std::ffi::{CStr, CString};
 use std::fs::File;

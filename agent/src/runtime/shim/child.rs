@@ -1,5 +1,5 @@
-//! What the child does between its birth and the command: everything that must hold before the first
-//! instruction. Runs in a copy of the single-threaded shim.
+//! What the child does between its birth and the command: everything that must hold before the
+//! first instruction. Runs in a copy of the single-threaded shim.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, NulError};

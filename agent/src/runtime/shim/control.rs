@@ -1,5 +1,5 @@
-//! The control socket: agents come and go, requests come in, events go out. Nothing here blocks, and
-//! an agent that does not read loses its connection, not the run its shim.
+//! The control socket: agents come and go, requests come in, events go out. Nothing here blocks,
+//! and an agent that does not read loses its connection, not the run its shim.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

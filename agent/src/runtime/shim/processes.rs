@@ -1,5 +1,5 @@
-//! Who is left of a run, and the signals that reach them: through the cgroup where there is one, and
-//! by descent always. A number is never signalled before a handle on it was taken and compared.
+//! Who is left of a run, and the signals that reach them: through the cgroup where there is one,
+//! and by descent always. A number is never signalled before a handle on it was taken and compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

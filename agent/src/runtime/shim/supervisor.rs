@@ -1,11 +1,11 @@
 //! The shim's loop: one poll over signals, pipes and connections, and the few timers of a run.
 //!
 //! ```text
-//! Setup ── ready ──> Gated ── go ──> Opening ── execve ──> Running ── main ends ──> Clearing ──> end
+//! Setup -ready-> Gated -go-> Opening -execve-> Running -main ends-> Clearing -all gone-> end
 //! ```
 //!
-//! A stop at the first two stages closes the gate: the command then never runs. `Clearing` ends what
-//! the main process left behind; only when nothing is left is the exit record written.
+//! A stop at the first two stages closes the gate: the command then never runs. `Clearing` ends
+//! what the main process left behind; only when nothing is left is the exit record written.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
