@@ -353,6 +353,26 @@ fn what_cannot_be_executed_is_told_with_stage_and_reason() {
 }
 
 #[test]
+fn a_shim_that_cannot_be_executed_is_told_by_its_path() {
+    both(async |groups, directory| {
+        let isolation = Arc::new(isolation(groups, &agent_name(&directory)));
+        let mut config = ProcessConfig::new(directory.join("runs"), BOOT.to_owned());
+        config.shim_program = directory.join("no-such-mete");
+        let handle = tokio::runtime::Handle::current();
+        let mut node = Node::open(&directory, groups);
+        (node.runtime, node.events) =
+            ProcessRuntime::new(config, isolation, handle).expect("a directory");
+
+        let ended = node.run("shimless", "exit 1").await;
+
+        let Ending::PrepareFailed { text, .. } = &ended.ending else {
+            panic!("{ended:?}")
+        };
+        assert!(text.contains("no-such-mete: No such file"), "{text}");
+    });
+}
+
+#[test]
 fn nothing_runs_before_the_gate_opens_and_go_brings_its_own_environment() {
     both(async |groups, directory| {
         let mut node = Node::open(&directory, groups);

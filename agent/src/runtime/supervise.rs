@@ -273,7 +273,8 @@ impl Run {
                             }
                             Ok(None) => break,
                             Err(error) => {
-                                self.broken = Some(error.to_string());
+                                let program = self.shared.site.shim_program.display();
+                                self.broken = Some(format!("{program}: {error}"));
                                 return Talk::Closed;
                             }
                         }
