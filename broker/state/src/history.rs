@@ -173,6 +173,11 @@ impl History {
         numbers.filter_map(|number| self.whole.entries.get(number).map(|run| &**run))
     }
 
+    /// Frameworks that have whole entries.
+    pub(crate) fn frameworks(&self) -> impl Iterator<Item = FrameworkId> {
+        self.whole.numbers.keys().copied()
+    }
+
     /// Names, oldest first.
     pub(crate) fn names(&self) -> impl Iterator<Item = &EndedRun> {
         self.names.entries.values()

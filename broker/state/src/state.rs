@@ -448,6 +448,13 @@ impl State {
         statuses.iter().find(|status| status.sequence == sequence)
     }
 
+    /// Frameworks that have runs, here or in history, torn-down ones included; by id.
+    #[must_use]
+    pub fn frameworks_with_runs(&self) -> std::collections::BTreeSet<FrameworkId> {
+        let live = self.runs.keys().copied();
+        live.chain(self.history.frameworks()).collect()
+    }
+
     /// Runs in history, oldest first.
     pub fn history(&self) -> impl Iterator<Item = &Run> {
         self.history.iter()
