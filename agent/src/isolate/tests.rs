@@ -410,7 +410,7 @@ fn a_part_is_a_limit_on_the_top_and_no_quota_below_may_pass_it() {
 
 #[test]
 fn a_top_that_was_removed_from_outside_is_made_again_before_the_next_launch() {
-    let (fake, found) = Fake::new(&["cpu", "memory"], Some(""));
+    let (fake, found) = Fake::new(&["cpu", "memory", "cpuset"], Some(""));
     let isolation = Isolation::open(fake.clone(), found, "a", PartLimits::default());
     isolation.remove_top();
     assert!(!fake.exists("/cg/memory/mete"));

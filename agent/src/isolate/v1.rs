@@ -177,6 +177,8 @@ impl V1 {
                 directory: top.join("shared"),
                 owned: false,
             };
+            // Removed from outside, it is made again by the caller before anything is launched.
+            files::read(&*self.files, &shared.directory.join("cpuset.cpus"))?;
             leaf.v1.insert(Controller::Cpuset, shared);
             return Ok(());
         }
