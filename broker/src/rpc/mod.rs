@@ -4,5 +4,73 @@
 //! asks the loop through its handle, and writes the answer down. It decides nothing and keeps
 //! nothing. Refusals are made in [`status`] and [`redirect`] only.
 
+pub mod admin_service;
+pub mod agent_service;
+pub mod events_service;
+pub mod explain_service;
+pub mod feed_stream;
+mod framework_pages;
+mod framework_read;
+pub mod framework_service;
+pub mod problem;
 pub mod redirect;
+pub mod refusal;
 pub mod status;
+
+use std::sync::Arc;
+
+use mete_proto::admin::v1::admin_service_server::AdminServiceServer;
+use mete_proto::agent::v1::agent_service_server::AgentServiceServer;
+use mete_proto::events::v1::event_service_server::EventServiceServer;
+use mete_proto::explain::v1::explain_service_server::ExplainServiceServer;
+use mete_proto::framework::v1::framework_service_server::FrameworkServiceServer;
+use tonic::service::Routes;
+
+use crate::admin::Feed;
+use crate::handle::Handle;
+use crate::server::MESSAGE_BYTES;
+
+/// All services of a master: frameworks, agents, operators, health, and reflection in the two forms
+/// that clients ask for.
+#[must_use]
+pub fn routes(handle: &Handle, feed: &Arc<Feed>) -> Routes {
+    let frameworks = framework_service::Frameworks::new(handle.clone());
+    let frameworks = FrameworkServiceServer::new(frameworks)
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES);
+    let agents = AgentServiceServer::new(agent_service::Agents::new(handle.clone()))
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES);
+    let behind = || (handle.clone(), Arc::clone(feed));
+    let (door, news) = behind();
+    let admin = AdminServiceServer::new(admin_service::Admin::new(door, news))
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES);
+    let (door, news) = behind();
+    let explain = ExplainServiceServer::new(explain_service::Explain::new(door, news));
+    let (door, news) = behind();
+    let events = EventServiceServer::new(events_service::Events::new(door, news));
+    let (_, health) = tonic_health::server::health_reporter();
+    let mut routes = Routes::builder();
+    routes.add_service(frameworks).add_service(agents).add_service(health);
+    routes.add_service(admin).add_service(explain).add_service(events);
+    add_reflection(&mut routes);
+    routes.routes()
+}
+
+fn add_reflection(routes: &mut tonic::service::RoutesBuilder) {
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(mete_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Built with the program: tests see to it that they can be served.
+    match (builder().build_v1(), builder().build_v1alpha()) {
+        (Ok(v1), Ok(v1alpha)) => {
+            routes.add_service(v1).add_service(v1alpha);
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "no reflection: the descriptors cannot be read");
+        }
+    }
+}

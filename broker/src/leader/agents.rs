@@ -1,0 +1,331 @@
+//! Agents' streams: hello, beacons, statuses, and the end of one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mete_model::{AgentId, FrameworkId, Inventory, RunId, Span, Status};
+use mete_proto::agent::v1::master_message::Message;
+use mete_proto::agent::v1::{MasterBeacon, Redirect, Welcome};
+use mete_proto::convert::write_run_ref;
+use mete_state::command::AdmitAgent;
+use mete_state::{AgentCondition, Command, Preview, State};
+
+use super::applied::Waiting;
+use super::dispatch::Dispatched;
+use super::offer_book::Why;
+use super::{LeaderTerm, Now, preflight};
+use crate::event::{LinkId, Monotonic};
+use crate::request::Refusal;
+use crate::session::agent::AgentOutbox;
+
+/// Statuses of one command; more go into the next one.
+const STATUSES_OF_A_COMMAND: usize = 2_000;
+
+/// One open stream of an agent.
+#[derive(Debug)]
+pub(super) struct Link {
+    outbox: Arc<AgentOutbox>,
+    /// The last hello, or the inventory that came after it; for a change of inventory.
+    hello: AdmitAgent,
+    /// The agent behind it, once admitted.
+    agent: Option<AgentId>,
+    progress: u64,
+    beacon_due: Monotonic,
+    /// Statuses that came since the last turn.
+    statuses: Vec<(FrameworkId, Status)>,
+}
+
+impl Link {
+    pub(super) fn end(&self, why: &Refusal) {
+        end_outbox(&self.outbox, why);
+    }
+}
+
+/// Ends an agent's stream with the reason.
+pub(super) fn end_outbox(outbox: &AgentOutbox, why: &Refusal) {
+    let leader = why.leader.as_ref();
+    outbox.put(|queue| {
+        queue.end(Redirect {
+            code: why.code().as_str().to_owned(),
+            detail: why.rejection.detail.clone(),
+            leader_address: leader.map_or_else(String::new, |leader| leader.address.clone()),
+            retry_after_ms: why.retry_after.map_or(0, |span| span.0),
+        });
+    });
+}
+
+impl LeaderTerm {
+    pub(super) fn hello(
+        &mut self,
+        link: LinkId,
+        mut hello: AdmitAgent,
+        outbox: Arc<AgentOutbox>,
+        state: &State,
+        now: Now,
+    ) {
+        if outbox.is_closed() {
+            return;
+        }
+        if let Err(again_in) = self.presence.admit(now.monotonic) {
+            let detail = "more agents come back at once than are admitted; come again";
+            end_outbox(&outbox, &Refusal::busy(detail, Span(again_in)));
+            return;
+        }
+        hello.agent = match state.agent_of_key(hello.node_key) {
+            Some(known) => known.id,
+            None => self.mint.agent(),
+        };
+        let entry = Link {
+            outbox,
+            hello: hello.clone(),
+            agent: None,
+            progress: 0,
+            beacon_due: now.monotonic,
+            statuses: Vec::new(),
+        };
+        self.links.insert(link, entry);
+        self.admit(link, hello, state, now);
+    }
+
+    /// Logs the admission, unless nothing at all is new.
+    fn admit(&mut self, link: LinkId, hello: AdmitAgent, state: &State, now: Now) {
+        let known = hello.agent;
+        let command = Command::AdmitAgent(hello);
+        match self.check(state, &command, now) {
+            Err(refusal) => self.turn_away(link, &refusal),
+            Ok(Preview::NoChange(mete_state::Verdict::Admitted { agent, discard })) => {
+                self.welcome(link, agent, &discard, state, now);
+            }
+            Ok(Preview::NoChange(_) | Preview::Repeat { .. }) => {
+                self.welcome(link, known, &[], state, now);
+            }
+            Ok(Preview::Change) => {
+                self.log(command, now, Waiting::Admit { link });
+            }
+        }
+    }
+
+    fn turn_away(&mut self, link: LinkId, refusal: &Refusal) {
+        if let Some(link) = self.links.remove(&link) {
+            tracing::warn!(node = %link.hello.node_name, %refusal, "agent turned away");
+            link.end(refusal);
+        }
+    }
+
+    /// The admission was refused at the commit.
+    pub(super) fn admission_refused(&mut self, link: LinkId, refusal: &Refusal) {
+        self.turn_away(link, refusal);
+    }
+
+    /// The agent is admitted: it may begin, and hears at once what it is owed.
+    pub(super) fn welcome(
+        &mut self,
+        link: LinkId,
+        agent: AgentId,
+        discard: &[(FrameworkId, RunId)],
+        state: &State,
+        now: Now,
+    ) {
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        let is_first = entry.agent.is_none();
+        entry.agent = Some(agent);
+        entry.beacon_due = now.monotonic.after(self.timing.beacon.0);
+        let welcome = Welcome {
+            agent_id: agent.to_string(),
+            term: self.term,
+            beacon_ms: self.timing.beacon.0,
+            discard: discard
+                .iter()
+                .map(|(framework, run)| write_run_ref(*framework, run))
+                .collect(),
+        };
+        if is_first {
+            entry
+                .outbox
+                .put(|queue| queue.push(Message::Welcome(welcome)));
+        }
+        if let Some(older) = self.presence.here(agent, link, now.monotonic)
+            && older != link
+            && let Some(older) = self.links.remove(&older)
+        {
+            let refusal = Refusal::new(
+                mete_model::Code::StaleIncarnation,
+                "a newer stream of the same agent has replaced this one",
+            );
+            older.end(&refusal);
+        }
+        self.stale.agent(agent);
+        self.send_owed_to_agent(agent, state);
+    }
+
+    /// Sends everything again that is owed to an agent. Harmless when it has it already.
+    fn send_owed_to_agent(&mut self, agent: AgentId, state: &State) {
+        let mut dispatched = Dispatched::default();
+        for effect in state.owed_to_agent(agent) {
+            dispatched.add(state, state.revision(), &effect);
+        }
+        self.send_to_agents(dispatched.agents);
+    }
+
+    /// Puts messages into agents' outboxes; what finds no room, or no stream, stays owed.
+    pub(super) fn send_to_agents(&mut self, batches: BTreeMap<AgentId, super::dispatch::ToAgent>) {
+        for (agent, batch) in batches {
+            let Some(link) = self.presence.link(agent) else {
+                continue;
+            };
+            let Some(link) = self.links.get(&link) else {
+                continue;
+            };
+            let dropped = link.outbox.put(|queue| {
+                let mut dropped: u64 = 0;
+                for message in batch.into_messages() {
+                    if !queue.push(message) {
+                        dropped = dropped.saturating_add(1);
+                    }
+                }
+                dropped
+            });
+            self.counters.outbox_overflows = self.counters.outbox_overflows.saturating_add(dropped);
+        }
+    }
+
+    pub(super) fn agent_drained(&mut self, link: LinkId, state: &State) {
+        if let Some(agent) = self.presence.agent(link) {
+            self.send_owed_to_agent(agent, state);
+        }
+    }
+
+    pub(super) fn statuses(
+        &mut self,
+        link: LinkId,
+        statuses: Vec<(FrameworkId, Status)>,
+        now: Now,
+    ) {
+        // Of a stream that is not admitted, or replaced: sent again on the next one.
+        if self.presence.agent(link).is_none() {
+            return;
+        }
+        if let Some(entry) = self.links.get_mut(&link) {
+            if statuses.is_empty() {
+                return;
+            }
+            if entry.statuses.is_empty() {
+                self.status_links.push((link, now));
+            }
+            entry.statuses.extend(statuses);
+        }
+    }
+
+    /// Logs what came in this turn, one command for each agent.
+    pub(super) fn flush_statuses(&mut self) {
+        for (link, now) in std::mem::take(&mut self.status_links) {
+            let Some(agent) = self.presence.agent(link) else {
+                continue;
+            };
+            let Some(entry) = self.links.get_mut(&link) else {
+                continue;
+            };
+            let mut statuses = std::mem::take(&mut entry.statuses);
+            while !statuses.is_empty() {
+                let rest = statuses.split_off(statuses.len().min(STATUSES_OF_A_COMMAND));
+                let count = u64::try_from(statuses.len()).unwrap_or(u64::MAX);
+                let command = Command::RecordStatuses { agent, statuses };
+                self.log(command, now, Waiting::Statuses { link, count });
+                statuses = rest;
+            }
+        }
+    }
+
+    pub(super) fn beacon(&mut self, link: LinkId, progress: u64, now: Now) {
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        // A beacon without progress comes from a network thread, not from the work loop.
+        if progress > entry.progress {
+            entry.progress = progress;
+            self.presence.heard(link, now.monotonic);
+        }
+    }
+
+    pub(super) fn inventory(
+        &mut self,
+        link: LinkId,
+        inventory: Inventory,
+        state: &State,
+        now: Now,
+    ) {
+        let Some(agent) = self.presence.agent(link) else {
+            return;
+        };
+        let Some(entry) = self.links.get_mut(&link) else {
+            return;
+        };
+        entry.hello.inventory = inventory;
+        let mut hello = entry.hello.clone();
+        hello.agent = agent;
+        // What it holds is what the state says of it: only the machine has changed.
+        hello.held = preflight::held_by_state(state, agent);
+        self.admit(link, hello, state, now);
+    }
+
+    pub(super) fn agent_closed(&mut self, link: LinkId, now: Now) {
+        self.links.remove(&link);
+        if let Some(agent) = self.presence.closed(link) {
+            self.agent_is_away(agent, now);
+        }
+    }
+
+    /// The agent has no stream: its open offers are taken back at once.
+    fn agent_is_away(&mut self, agent: AgentId, now: Now) {
+        let open = self.book.open_of_agent(agent);
+        self.rescind(&open, Why::Agent, now);
+        self.stale.agent(agent);
+    }
+
+    /// Logs as unreachable who has been silent for too long.
+    pub(super) fn declare_unreachable(&mut self, state: &State, now: Now) {
+        for agent in self.presence.overdue(now.monotonic) {
+            if let Some(link) = self.presence.forget(agent)
+                && let Some(link) = self.links.remove(&link)
+            {
+                let detail = "nothing was heard of the agent's work loop for too long";
+                link.end(&Refusal::new(mete_model::Code::Unreachable, detail));
+            }
+            self.agent_is_away(agent, now);
+            let is_ready = state
+                .agent(agent)
+                .is_some_and(|agent| agent.condition == AgentCondition::Ready);
+            if is_ready {
+                tracing::warn!(%agent, "agent unreachable");
+                let condition = AgentCondition::Unreachable;
+                let command = Command::SetAgentCondition { agent, condition };
+                self.log(command, now, Waiting::Nobody);
+            }
+        }
+    }
+
+    /// An operator has removed the agent.
+    pub(super) fn agent_removed(&mut self, agent: AgentId, now: Now) {
+        if let Some(link) = self.presence.forget(agent)
+            && let Some(link) = self.links.remove(&link)
+        {
+            let detail = "an operator said that this node never comes back";
+            link.end(&Refusal::new(mete_model::Code::GoneByOperator, detail));
+        }
+        self.refusals.forget_agent(agent);
+        self.agent_is_away(agent, now);
+    }
+
+    pub(super) fn send_beacons(&mut self, now: Now) {
+        let next = now.monotonic.after(self.timing.beacon.0);
+        for link in self.links.values_mut() {
+            if link.agent.is_some() && link.beacon_due <= now.monotonic {
+                link.beacon_due = next;
+                let beacon = MasterBeacon { term: self.term };
+                link.outbox.put(|queue| queue.push(Message::Beacon(beacon)));
+            }
+        }
+    }
+}

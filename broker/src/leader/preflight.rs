@@ -1,0 +1,162 @@
+//! From a request to a command: the dry run, and what a refusal looks like before the log.
+//!
+//! A command enters the log only after `State::check` said that it passes here and now. The dry run
+//! is guarded: an input that makes it panic is refused and reported, and never logged, since a
+//! panic at the commit would end every master, again and again.
+
+use mete_model::{AgentId, Code};
+use mete_state::command::HeldRun;
+use mete_state::{Caller, Command, Preview, Stamped, State, Verdict};
+
+use super::{LeaderTerm, Now};
+use crate::request::{FrameworkAction, OperatorAction, Refusal};
+use crate::store::guard;
+
+impl LeaderTerm {
+    /// Says what the command would do; changes nothing.
+    pub(super) fn check(
+        &mut self,
+        state: &State,
+        command: &Command,
+        now: Now,
+    ) -> Result<Preview, Refusal> {
+        let stamped = Stamped {
+            at: now.at,
+            // Checked by reference in spirit: the clone is of shared parts, and commands are small.
+            command: command.clone(),
+        };
+        self.check_stamped(state, &stamped)
+    }
+
+    /// The same for a command that is stamped already.
+    pub(super) fn check_stamped(
+        &mut self,
+        state: &State,
+        stamped: &Stamped,
+    ) -> Result<Preview, Refusal> {
+        match guard::run_guarded_here(|| state.check(stamped)) {
+            Ok(checked) => checked.map_err(Refusal::from),
+            Err(panic) => {
+                self.counters.quarantined = self.counters.quarantined.saturating_add(1);
+                tracing::error!(%panic, ?stamped, "a command made its check panic; not logged");
+                let detail = format!(
+                    "a defect of mete: checking this call failed ({panic}); nothing was done, \
+                     please report it with the call"
+                );
+                Err(Refusal::new(Code::Internal, detail))
+            }
+        }
+    }
+
+    /// Compares the fence of a call that has no command of its own, and finds its first answer if
+    /// it was answered before.
+    pub(super) fn fence_of(
+        &mut self,
+        state: &State,
+        caller: Caller,
+        now: Now,
+    ) -> Result<Option<(u64, Verdict)>, Refusal> {
+        // Reviving nothing in particular: the cheapest command that carries a caller.
+        let probe = Command::Suppress {
+            caller,
+            roles: Vec::new(),
+            suppressed: false,
+        };
+        match self.check(state, &probe, now)? {
+            Preview::Repeat { revision, verdict } => Ok(Some((revision, verdict))),
+            Preview::NoChange(_) | Preview::Change => Ok(None),
+        }
+    }
+}
+
+/// The command of a framework's action; `None` for those that have none of their own.
+pub(super) fn framework_command(caller: Caller, action: FrameworkAction) -> Option<Command> {
+    Some(match action {
+        FrameworkAction::UpdateDemand {
+            version,
+            upsert,
+            remove,
+        } => Command::UpdateDemand {
+            caller,
+            version,
+            upsert,
+            remove,
+        },
+        FrameworkAction::Suppress { roles, suppressed } => Command::Suppress {
+            caller,
+            roles,
+            suppressed,
+        },
+        FrameworkAction::UpdateFramework { settings } => {
+            Command::UpdateFramework { caller, settings }
+        }
+        FrameworkAction::Kill {
+            runs,
+            grace,
+            reason,
+        } => Command::Kill {
+            caller,
+            runs,
+            grace,
+            reason,
+        },
+        FrameworkAction::Acknowledge { items } => Command::Acknowledge { caller, items },
+        FrameworkAction::WriteStore { puts, deletes } => Command::WriteStore {
+            caller,
+            puts,
+            deletes,
+        },
+        FrameworkAction::Teardown => Command::Teardown { caller },
+        FrameworkAction::Accept(_) | FrameworkAction::Decline { .. } | FrameworkAction::Read => {
+            return None;
+        }
+    })
+}
+
+/// The command of an operator's action; `None` for those that change no replicated thing.
+pub(super) fn operator_command(actor: String, action: OperatorAction) -> Option<Command> {
+    Some(match action {
+        OperatorAction::SetRole { path, weight_milli } => Command::SetRole {
+            path,
+            weight_milli,
+            actor,
+        },
+        OperatorAction::RemoveRole { path } => Command::RemoveRole { path, actor },
+        OperatorAction::KillTasks {
+            runs,
+            grace,
+            reason,
+        } => Command::KillByOperator {
+            runs,
+            grace,
+            reason,
+            actor,
+        },
+        OperatorAction::SuppressFramework {
+            framework,
+            suppress,
+            revive,
+        } => Command::SuppressByOperator {
+            framework,
+            suppress,
+            revive,
+            actor,
+        },
+        OperatorAction::RemoveFramework { framework } => {
+            Command::RemoveFramework { framework, actor }
+        }
+        OperatorAction::RemoveNode { agent } => Command::RemoveAgent { agent, actor },
+        OperatorAction::RescindOffers { .. } => return None,
+    })
+}
+
+/// What the state says that an agent holds.
+pub(super) fn held_by_state(state: &State, agent: AgentId) -> Vec<HeldRun> {
+    let held = state.runs_on(agent).map(|run| HeldRun {
+        framework: run.framework,
+        run: run.id.clone(),
+        phase: run.phase,
+        last_sequence: run.sequence,
+    });
+    held.collect()
+}

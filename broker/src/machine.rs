@@ -1,0 +1,127 @@
+//! The state machine as the replica drives it: bytes in, outcomes out.
+//!
+//! The only writer of the shared state. Readers hold it for one page only, so a command waits for
+//! microseconds at the most. An entry that cannot be decoded ends the process: a replica that skips
+//! a committed command is no replica any more.
+
+use std::io::{self, Read, Write};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use mete_model::Timestamp;
+use mete_state::{Command, Outcome, Rejection, State};
+
+use crate::format;
+use crate::handle::SharedState;
+use crate::replica::{Image, Machine, RestoreError};
+
+/// One applied command and what came of it.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Its place in the log.
+    pub revision: u64,
+    /// When it counts as done.
+    pub at: Timestamp,
+    /// What it was.
+    pub command: Command,
+    /// What came of it.
+    pub result: Result<Outcome, Rejection>,
+}
+
+/// The state behind its lock.
+#[derive(Debug)]
+pub struct StateMachine {
+    state: SharedState,
+}
+
+impl StateMachine {
+    /// A machine with an empty state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            state: Arc::new(RwLock::new(State::new())),
+        }
+    }
+
+    /// The state, for readers.
+    #[must_use]
+    pub fn shared(&self) -> SharedState {
+        Arc::clone(&self.state)
+    }
+}
+
+impl Default for StateMachine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Machine for StateMachine {
+    type Outcome = Done;
+    type Image = StateImage;
+
+    fn apply(&mut self, index: u64, _term: u64, command: &[u8]) -> Done {
+        let stamped = match format::decode_command(command) {
+            Ok(stamped) => stamped,
+            Err(error) => panic!("entry {index} of the log cannot be applied: {error}"),
+        };
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let result = state.apply(index, &stamped);
+        Done {
+            revision: index,
+            at: state.clock(),
+            command: stamped.command,
+            result,
+        }
+    }
+
+    fn image(&self) -> StateImage {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        StateImage {
+            state: state.clone(),
+        }
+    }
+
+    fn restore(&mut self, source: &mut dyn Read) -> Result<(), RestoreError> {
+        let restored = restore(source)?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        *state = restored;
+        Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.digest()
+    }
+}
+
+/// A copy of the state, to be written out on another thread.
+#[derive(Debug)]
+pub struct StateImage {
+    state: State,
+}
+
+impl Image for StateImage {
+    fn digest(&self) -> u64 {
+        self.state.digest()
+    }
+
+    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+        format::write_parts(self.state.to_parts(), out)
+    }
+}
+
+fn restore(source: &mut dyn Read) -> Result<State, RestoreError> {
+    let mut failed: Option<RestoreError> = None;
+    let parts = format::PartsReader::new(source).map_while(|part| match part {
+        Ok(part) => Some(part),
+        Err(error) => {
+            failed = Some(RestoreError::Content(error.to_string()));
+            None
+        }
+    });
+    let restored = State::from_parts(parts);
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    restored.map_err(|error| RestoreError::Content(error.to_string()))
+}

@@ -1,0 +1,30 @@
+//! Everything that leaves the loop, beside what went into the outboxes of streams.
+//!
+//! Outputs are carried out by the loop's driver after the turn, so that no answer is given before
+//! the disk has it.
+
+use mete_model::FrameworkId;
+
+use crate::event::{ReplyTo, SubscribeTo};
+use crate::request::{Refusal, Reply};
+
+/// One thing for the driver to carry out.
+#[derive(Debug)]
+pub enum Output {
+    /// The answer to a call.
+    Reply {
+        /// Who waits for it.
+        to: ReplyTo,
+        /// The answer.
+        answer: Result<Reply, Refusal>,
+    },
+    /// The answer to a subscription.
+    Subscribed {
+        /// Who waits for it.
+        to: SubscribeTo,
+        /// The framework's id, or why not.
+        answer: Result<FrameworkId, Refusal>,
+    },
+    /// The loop has flushed and ends.
+    Stopped,
+}
