@@ -1,9 +1,9 @@
 //! What goes to the wire comes back the same, and what must not come in is named.
 #![expect(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod common;
+mod dice;
 
-use common::Dice;
+use dice::Dice;
 use mete_model::quantity::LARGEST;
 use mete_proto::convert::{self, At, Faults, whole};
 use mete_proto::types::v1 as wire;

@@ -168,8 +168,10 @@ impl Feed {
             clock: state.clock(),
             ..Inside::default()
         };
-        inside.changes.floor = revision;
-        inside.happened.floor = revision;
+        // The log's index may be ahead of the last command: nothing has changed in between, and a
+        // list says the state's revision.
+        inside.changes.floor = state.revision();
+        inside.happened.floor = state.revision();
         inside.names = state
             .agents()
             .map(|agent| (agent.id, Arc::from(agent.node_name.as_str())))
@@ -323,7 +325,65 @@ impl Inside {
 
 #[cfg(test)]
 mod tests {
+    use mete_model::RolePath;
+    use mete_state::{Command, Stamped};
+
     use super::*;
+
+    /// Applies the making of a role, as the loop would.
+    fn set_role(state: &mut State, follower: &mut FeedFollower, path: &str, at: u64) {
+        let revision = state.revision() + 1;
+        let command = Command::SetRole {
+            path: RolePath::new(path).expect("a path"),
+            weight_milli: None,
+            actor: "ada".to_owned(),
+        };
+        let stamped = Stamped {
+            at: Timestamp(at),
+            command,
+        };
+        let result = state.apply(revision, &stamped);
+        let done = Done {
+            revision,
+            at: state.clock(),
+            command: stamped.command,
+            result,
+        };
+        follower.applied(state, &done);
+        follower.complete(state, revision);
+    }
+
+    #[test]
+    fn what_is_too_old_is_compacted_and_a_later_change_stands_for_an_earlier_one() {
+        let mut state = State::new();
+        let (feed, mut follower) = Feed::new();
+        follower.restored(&state, 0);
+        for number in 0..LEAST {
+            set_role(&mut state, &mut follower, &format!("r{number}"), 1);
+        }
+        let start = feed.place_after(0).expect("nothing is too old yet");
+        assert!(feed.changes(start, 10).is_ok());
+
+        set_role(&mut state, &mut follower, "late", HELD.0 + 2);
+
+        let Compacted(oldest) = feed.place_after(0).expect_err("the first is dropped");
+        assert!(
+            feed.changes(start, 10).is_err(),
+            "a reader there has lost its place"
+        );
+        let place = feed.place_after(oldest).expect("the oldest itself is fine");
+        let first = feed.changes(place, 1).expect("held").entries;
+        assert_eq!(first[0].0, oldest + 1);
+
+        // A snapshot from elsewhere: everything before its last command is void.
+        follower.restored(&state, 99_999);
+        assert_eq!(feed.place_after(oldest), Err(Compacted(state.revision())));
+        assert!(
+            feed.place_after(state.revision()).is_ok(),
+            "as a list says it"
+        );
+        assert_eq!(feed.revision(), 99_999);
+    }
 
     fn ring(revisions: &[u64]) -> Ring<u64> {
         let mut ring = Ring::default();

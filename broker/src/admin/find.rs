@@ -130,10 +130,9 @@ pub fn role(state: &State, name: &str) -> Result<RolePath, Problem> {
 /// Frameworks that the part of a name before the first `/` may mean, and the rest; all frameworks
 /// with the whole name otherwise.
 fn readings<'a>(state: &State, name: &'a str) -> Vec<(FrameworkId, &'a str)> {
-    let known = || {
-        let live = state.frameworks().map(|framework| framework.id);
-        live.chain(state.tombstones().map(|tombstone| tombstone.framework))
-    };
+    let mut all = state.frameworks_with_runs();
+    all.extend(state.frameworks().map(|framework| framework.id));
+    let known = || all.iter().copied();
     let mut readings: Vec<(FrameworkId, &str)> = Vec::new();
     if let Some((before, rest)) = name.split_once('/') {
         let meant =

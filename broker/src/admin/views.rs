@@ -306,7 +306,7 @@ fn take_runs(state: &State, feed: &Feed, filter: &Filter, after: &After, room: u
     let mut looked_at = 0;
     let (from_framework, from_run) = split(&after.key);
     for section in after.section..2 {
-        for framework in frameworks_with_runs(state) {
+        for framework in state.frameworks_with_runs() {
             let here = section == after.section && from_framework == Some(framework);
             if section == after.section && from_framework.is_some_and(|from| framework < from) {
                 continue;
@@ -338,14 +338,6 @@ fn take_runs(state: &State, feed: &Feed, filter: &Filter, after: &After, room: u
     taken
 }
 
-/// Frameworks that may have runs, torn-down ones included, by id.
-fn frameworks_with_runs(state: &State) -> impl Iterator<Item = FrameworkId> {
-    let live = state.frameworks().map(|framework| framework.id);
-    let gone = state.tombstones().map(|tombstone| tombstone.framework);
-    let all: std::collections::BTreeSet<FrameworkId> = live.chain(gone).collect();
-    all.into_iter()
-}
-
 fn runs_of(
     state: &State,
     framework: FrameworkId,
@@ -371,20 +363,18 @@ fn split(key: &str) -> (Option<FrameworkId>, Option<RunId>) {
     (framework.parse().ok(), run.parse().ok())
 }
 
-/// Tasks by phase, live and in history, in short locks.
-pub async fn tasks_by_phase(handle: &Handle) -> BTreeMap<String, u64> {
-    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    let frameworks: Vec<FrameworkId> = frameworks_with_runs(&handle.state()).collect();
+/// Shows every run, live and in history, to `see`, in short locks.
+pub async fn each_run(handle: &Handle, mut see: impl FnMut(&Run)) {
+    let frameworks = handle.state().frameworks_with_runs();
     for framework in frameworks {
         let mut from = Bound::Unbounded;
         loop {
             let last = {
                 let state = handle.state();
-                let runs = state.runs_from(framework, from).take(LOOKED_AT);
                 let mut last = None;
                 let mut taken = 0;
-                for run in runs {
-                    count(&mut counts, run);
+                for run in state.runs_from(framework, from).take(LOOKED_AT) {
+                    see(run);
                     last = Some(&run.id);
                     taken += 1;
                 }
@@ -396,10 +386,14 @@ pub async fn tasks_by_phase(handle: &Handle) -> BTreeMap<String, u64> {
             }
             tokio::task::yield_now().await;
         }
-        for run in handle.state().history_of(framework) {
-            count(&mut counts, run);
-        }
+        handle.state().history_of(framework).for_each(&mut see);
     }
+}
+
+/// Tasks by phase, live and in history.
+pub async fn tasks_by_phase(handle: &Handle) -> BTreeMap<String, u64> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    each_run(handle, |run| count(&mut counts, run)).await;
     counts
 }
 
@@ -411,3 +405,6 @@ fn count(counts: &mut BTreeMap<String, u64>, run: &Run) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

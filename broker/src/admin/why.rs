@@ -1,8 +1,8 @@
 //! Why something waits: one dominant reason with its arithmetic, then all others by layer.
 //!
-//! Answered by the leader, from what it decided last ([`crate::leader::reasons`]) and what the state
-//! says. Never empty: where nothing is known, that is the answer. A decision is an enum and numbers;
-//! sentences are made here, when somebody asks.
+//! Answered by the leader, from what it decided last ([`crate::leader::reasons`]) and what the
+//! state says. Never empty: where nothing is known, that is the answer. A decision is an enum and
+//! numbers; sentences are made here, when somebody asks.
 
 mod claim;
 mod others;

@@ -22,6 +22,7 @@ pub type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[derive(Debug)]
 pub struct Sink<T> {
     sender: mpsc::Sender<Result<T, Status>>,
+    patience: Duration,
 }
 
 /// Why a message was not taken.
@@ -39,7 +40,7 @@ impl<T> Sink<T> {
     /// # Errors
     /// [`NotTaken`].
     pub async fn send(&self, message: T) -> Result<(), NotTaken> {
-        match self.sender.send_timeout(Ok(message), SLOW).await {
+        match self.sender.send_timeout(Ok(message), self.patience).await {
             Ok(()) => Ok(()),
             Err(mpsc::error::SendTimeoutError::Closed(_)) => Err(NotTaken::Gone),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => Err(NotTaken::Slow),
@@ -59,10 +60,18 @@ where
     T: Send + 'static,
     F: Future<Output = Result<(), Status>> + Send + 'static,
 {
+    patient_stream(SLOW, feed)
+}
+
+fn patient_stream<T, F>(patience: Duration, feed: impl FnOnce(Sink<T>) -> F) -> Answers<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<(), Status>> + Send + 'static,
+{
     let (sender, receiver) = mpsc::channel(WAITING + 1);
     // One place is kept free for the last word: a slow reader hears why it was closed.
     let kept = sender.clone().try_reserve_owned();
-    let feeding = feed(Sink { sender });
+    let feeding = feed(Sink { sender, patience });
     tokio::spawn(async move {
         let end = feeding.await;
         if let (Err(status), Ok(kept)) = (end, kept) {
@@ -76,21 +85,27 @@ where
 mod tests {
     use tokio_stream::StreamExt;
 
+    use super::super::status;
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_slow_reader_gets_what_was_sent_and_then_hears_why_it_was_closed() {
-        let mut stream = stream(|sink: Sink<u32>| async move {
-            for number in 0.. {
+        let (slow, was_slow) = tokio::sync::oneshot::channel();
+        let feed = |sink: Sink<u32>| async move {
+            let mut number = 0;
+            loop {
                 match sink.send(number).await {
-                    Ok(()) => {}
+                    Ok(()) => number += 1,
                     Err(NotTaken::Gone) => return Ok(()),
-                    Err(NotTaken::Slow) => return Err(Status::resource_exhausted("slow")),
+                    Err(NotTaken::Slow) => {
+                        slow.send(()).expect("the test waits for it");
+                        return Err(status::busy("slow", Duration::ZERO));
+                    }
                 }
             }
-            Ok(())
-        });
-        tokio::time::sleep(SLOW * 2).await;
+        };
+        let mut stream = patient_stream(Duration::from_millis(20), feed);
+        was_slow.await.expect("a stream that nobody reads is slow");
         let mut taken = Vec::new();
         let mut last = None;
         while let Some(item) = stream.next().await {

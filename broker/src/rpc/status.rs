@@ -1,8 +1,8 @@
 //! Refusals as gRPC statuses: the only place that makes one.
 //!
-//! Every status carries `ErrorInfo` whose reason is the stable code; fields at fault and the time to
-//! come again where there are any. Details travel in one header of the answer, and clients refuse
-//! large headers: what does not fit is counted, not sent.
+//! Every status carries `ErrorInfo` whose reason is the stable code; fields at fault and the time
+//! to come again where there are any. Details travel in one header of the answer, and clients
+//! refuse large headers: what does not fit is counted, not sent.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -3,11 +3,12 @@
 use mete_allocator::explain::{Explanation, explain};
 use mete_model::{AgentId, ClaimId, Code, FrameworkId, Span, Timestamp};
 use mete_proto::explain::v1 as wire;
-use mete_state::{ClaimRecord, State};
+use mete_state::{ClaimRecord, Run, State};
 
 use super::{amounts, detail_of, help, helps, layer, reason, response, sentence};
 use crate::admin::Problem;
 use crate::admin::rows::framework_name;
+use crate::admin::views::each_run;
 use crate::handle::Handle;
 use crate::leader::reasons::Record;
 
@@ -232,10 +233,8 @@ pub(super) async fn job(
     name: &str,
     nodes: bool,
 ) -> Result<wire::ExplainResponse, Problem> {
-    let (claims, tasks) = {
-        let state = handle.state();
-        (claims_of(&state, name), tasks_of(&state, name))
-    };
+    let claims = claims_of(&handle.state(), name);
+    let tasks = tasks_of(handle, name).await;
     let Some((framework, first)) = claims.first().cloned() else {
         return without_claims(handle, name, &tasks);
     };
@@ -304,16 +303,17 @@ fn claims_of(state: &State, job: &str) -> Vec<(FrameworkId, ClaimId)> {
 type Counts = std::collections::BTreeMap<&'static str, u64>;
 
 /// Tasks of a job by phase, live and in history.
-fn tasks_of(state: &State, job: &str) -> Counts {
+async fn tasks_of(handle: &Handle, job: &str) -> Counts {
     let mut counts = Counts::new();
-    for run in state.all_runs().chain(state.history()) {
+    let see = |run: &Run| {
         let label = run.labels.get(JOB);
         let label = label.or_else(|| run.spec.labels.get(JOB).map(String::as_str));
         if label == Some(job) {
             let count = counts.entry(run.phase.word()).or_default();
             *count = count.saturating_add(1);
         }
-    }
+    };
+    each_run(handle, see).await;
     counts
 }
 

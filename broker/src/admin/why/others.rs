@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mete_model::{AgentId, ClaimId, Code, FrameworkId, Resources, RolePath};
+use mete_model::{AgentId, ClaimId, Code, FrameworkId, Resources, RolePath, Timestamp};
 use mete_proto::explain::v1 as wire;
-use mete_state::{AgentCondition, State};
+use mete_state::{Agent, AgentCondition, State};
 
 use super::{detail_of, help, helps, layer, reason, response};
 use crate::admin::rows::{condition, framework_name};
@@ -223,21 +223,7 @@ pub(super) async fn role(
         let text = format!("{} claims wait and were not looked at yet", claims.len());
         reasons.push(reason(Code::NotDecided.as_str(), "offer", text));
     }
-    let used: Vec<String> = state
-        .used_by_role(&path)
-        .iter()
-        .map(|(kind, amount)| super::amount(&kind.to_string(), charged(kind, amount)))
-        .collect();
-    let holds = if used.is_empty() {
-        "nothing".to_owned()
-    } else {
-        used.join(", ")
-    };
-    reasons.push(reason(
-        "OK",
-        "role",
-        format!("{path} and roles below it hold {holds}"),
-    ));
+    reasons.push(reason("OK", "role", holdings(&state, &path)));
     let weight = mete_model::MilliCpu(u64::from(known.weight_milli));
     let names: Vec<String> = frameworks
         .iter()
@@ -261,6 +247,20 @@ pub(super) async fn role(
         helps(record.reason, record.short.as_ref(), &name, path.as_str())
     });
     Ok(answer)
+}
+
+/// What a role and those below it hold, in words.
+fn holdings(state: &State, path: &RolePath) -> String {
+    let used: Vec<String> = state
+        .used_by_role(path)
+        .iter()
+        .map(|(kind, amount)| super::amount(&kind.to_string(), charged(kind, amount)))
+        .collect();
+    if used.is_empty() {
+        format!("{path} and roles below it hold nothing")
+    } else {
+        format!("{path} and roles below it hold {}", used.join(", "))
+    }
 }
 
 /// Devices are charged in thousandths and shown whole.
@@ -303,15 +303,7 @@ pub(super) async fn node(
     } else {
         condition(agent.condition)
     };
-    if recovering {
-        let text = "known, but not back since this leader took over: it is waited for";
-        reasons.push(reason(Code::NotReady.as_str(), "node", text));
-    } else if agent.condition != AgentCondition::Ready {
-        let text = format!("{word} for {away}: nothing is offered from it");
-        let mut told = reason(Code::NotReady.as_str(), "node", text);
-        told.since_ms = agent.since.0;
-        reasons.push(told);
-    }
+    reasons.extend(not_ready(agent, recovering, state.clock()));
     let free = state.free(id).cloned().unwrap_or_default();
     if reasons.is_empty() {
         reasons.push(placement(&free, &offered, waiting));
@@ -352,6 +344,22 @@ pub(super) async fn node(
             )
         });
     Ok(answer)
+}
+
+/// Why nothing is offered from a node that is not ready.
+fn not_ready(agent: &Agent, recovering: bool, now: Timestamp) -> Option<wire::Reason> {
+    if recovering {
+        let text = "known, but not back since this leader took over: it is waited for";
+        return Some(reason(Code::NotReady.as_str(), "node", text));
+    }
+    if agent.condition == AgentCondition::Ready {
+        return None;
+    }
+    let (word, away) = (condition(agent.condition), now.since(agent.since));
+    let text = format!("{word} for {away}: nothing is offered from it");
+    let mut told = reason(Code::NotReady.as_str(), "node", text);
+    told.since_ms = agent.since.0;
+    Some(told)
 }
 
 fn placement(free: &Resources, offered: &Resources, waiting: usize) -> wire::Reason {

@@ -1,6 +1,6 @@
 //! Values of the model made from a number: the same number makes the same values.
 //!
-//! Used by the round-trip and corpus tests of the wire here and of the stored formats in the broker.
+//! Used by the round-trip and corpus tests of the wire here, and of stored formats in the broker.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::BTreeMap;
