@@ -11,6 +11,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use mete_model::task::FakeTask;
 use mete_model::{Inventory, NodeKey, Span, TaskSpec, Timestamp, Usage};
 use mete_proto::dial::{Dial, Dialing, SharedDial};
 use tokio::sync::{mpsc, watch};
@@ -49,6 +50,17 @@ impl FakeAgent {
         state: watch::Sender<AgentState>,
         shutdown: impl Future<Output = ()> + Send,
     ) {
+        self.run_playing(FakeTask::default(), state, shutdown).await;
+    }
+
+    /// As [`FakeAgent::run`]; plays tasks whose spec does not say how they run as `unsaid` does, so
+    /// that frameworks that know nothing of fakes see their tasks end.
+    pub async fn run_playing(
+        self,
+        unsaid: FakeTask,
+        state: watch::Sender<AgentState>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) {
         let (to_link, from_driver) = mpsc::channel(64);
         let (to_driver, from_link) = mpsc::channel(64);
         let (_asker, questions) = mpsc::channel(1);
@@ -56,7 +68,8 @@ impl FakeAgent {
         let settings = LinkSettings::new(self.masters, self.dial);
         let linking = link(identity, settings, to_driver, from_driver);
         let core = AgentCore::new(self.inventory);
-        let host = FakeHost::new(self.start_delay, self.clock);
+        let mut host = FakeHost::new(self.start_delay, self.clock);
+        host.unsaid = unsaid;
         let wiring = Wiring { from_link, to_link, state, questions };
         tokio::select! {
             () = linking => {}
@@ -86,6 +99,8 @@ enum Step {
 struct FakeHost {
     start_delay: Duration,
     clock: fn() -> Timestamp,
+    /// How a task is played whose spec does not say.
+    unsaid: FakeTask,
     steps: BTreeMap<(Instant, u64), Step>,
     counter: u64,
     /// Runs that are not over, with the moment they began.
@@ -99,6 +114,7 @@ impl FakeHost {
         Self {
             start_delay,
             clock,
+            unsaid: FakeTask::default(),
             steps: BTreeMap::new(),
             counter: 0,
             live: BTreeMap::new(),
@@ -121,7 +137,7 @@ impl FakeHost {
                 }
                 let at = (self.clock)();
                 self.live.insert(start.key.clone(), at);
-                if let Some((delay, end)) = own_end(&start.spec) {
+                if let Some((delay, end)) = own_end(&start.spec, self.unsaid) {
                     self.after(delay, Step::End(start.key.clone(), end));
                 }
                 Some(Event::Started { key: start.key, at })
@@ -143,8 +159,10 @@ impl FakeHost {
 }
 
 /// When and how the task ends by itself: its pretended run, or its time limit before that.
-fn own_end(spec: &TaskSpec) -> Option<(Duration, RunEnd)> {
-    let run = spec.fake.run;
+fn own_end(spec: &TaskSpec, unsaid: FakeTask) -> Option<(Duration, RunEnd)> {
+    let is_said = spec.fake != FakeTask::default();
+    let fake = if is_said { spec.fake } else { unsaid };
+    let run = fake.run;
     let limit = spec.time_limit.filter(|limit| run == Span::ZERO || *limit < run);
     if let Some(limit) = limit {
         let mut end = RunEnd::bare(Ending::Signal(15));
@@ -152,7 +170,7 @@ fn own_end(spec: &TaskSpec) -> Option<(Duration, RunEnd)> {
         return Some((limit.into(), end));
     }
     (run != Span::ZERO)
-        .then(|| (run.into(), RunEnd::bare(Ending::Code(spec.fake.exit_code))))
+        .then(|| (run.into(), RunEnd::bare(Ending::Code(fake.exit_code))))
 }
 
 impl Host for FakeHost {

@@ -513,6 +513,11 @@ impl Session {
         self.core.close(Error::Closed);
     }
 
+    /// Ends the session on the spot, as a crash of the process would: nothing more is sent.
+    pub fn sever(&self) {
+        self.core.close(Error::Closed);
+    }
+
     /// Why the session is over, if it is.
     #[must_use]
     pub fn closed(&self) -> Option<Error> {

@@ -1,0 +1,176 @@
+//! The test broker itself, and the smallest framework through every fault script.
+
+use std::time::Duration;
+
+use mete_sdk::{
+    Claim, Connected, Framework, Offers, Result, Session, TaskPool, TaskSpec, TaskUpdate, Wanted,
+};
+use mete_testing::conformance::{Script, conform_to};
+use mete_testing::{Expect, TestBroker, conformance};
+
+/// The framework of `framework-sdk/examples/hello.rs`, without its output.
+#[derive(Debug)]
+struct Hello;
+
+impl Framework for Hello {
+    async fn connected(&mut self, s: &Session, _: Connected) -> Result<()> {
+        s.want("greetings", Claim::cpus(1).memory_mib(128).count(3))
+            .await
+    }
+
+    async fn offers(&mut self, _: &Session, offers: &mut Offers) -> Result<()> {
+        while let Some(slot) = offers.take("greetings") {
+            offers.launch(slot, TaskSpec::command("hello", ["echo", "hi"]));
+        }
+        Ok(())
+    }
+
+    async fn update(&mut self, s: &Session, u: TaskUpdate) -> Result<()> {
+        if u.phase.is_terminal() && s.live_tasks() == 0 && s.wanted() == 0 {
+            s.teardown().await?;
+        }
+        Ok(())
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[tokio::test(start_paused = true)]
+async fn hello_runs_its_three_tasks_and_ends_itself() {
+    let broker = TestBroker::builder()
+        .node("n1", |node| node.cpus(8).gpus(2, "a100"))
+        .start()
+        .await;
+    let mut run = broker.run(Hello);
+    run.ended(MINUTE).await.expect("a teardown of its own");
+    assert_eq!(broker.tasks().finished(), 3);
+    assert_eq!(broker.tasks().launched(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hello_survives_every_fault_script() {
+    let expect = Expect {
+        tasks: 3,
+        ends: true,
+    };
+    conformance(|| Hello, expect).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_keeps_its_tasks_running_whatever_ends() {
+    let broker = TestBroker::builder()
+        .nodes("n", 2, |node| node.tasks_run(Duration::ZERO, 0))
+        .start()
+        .await;
+    let pool = TaskPool::new();
+    let handle = pool.handle();
+    let web = TaskSpec::command("web", ["serve"]);
+    handle
+        .set("web", Wanted::new(4, Claim::cpus(1), web.clone()))
+        .expect("a good name");
+    let running = broker.run_as("pool", pool);
+    let count =
+        |handle: &mete_sdk::PoolHandle| handle.status().first().map_or(0, |group| group.running);
+    broker
+        .until("four tasks to run", || count(&handle) == 4)
+        .await;
+
+    broker.lose_node("n1").await;
+    broker.return_node("n1").await;
+    broker
+        .until("four tasks to run again", || {
+            count(&handle) == 4 && broker.tasks().running() == 4
+        })
+        .await;
+
+    // Another process takes the tasks over: none is started twice.
+    let launched = broker.tasks().launched();
+    running.crash();
+    let pool = TaskPool::new();
+    let handle = pool.handle();
+    handle
+        .set("web", Wanted::new(4, Claim::cpus(1), web))
+        .expect("a good name");
+    let _second = broker.run_as("pool", pool);
+    broker
+        .until("the second process to have them", || count(&handle) == 4)
+        .await;
+    broker.advance(MINUTE).await;
+    assert_eq!(broker.tasks().launched(), launched);
+    assert_eq!(broker.running_on_nodes().await, 4);
+
+    handle.remove("web");
+    broker
+        .until("all to be stopped", || broker.tasks().live() == 0)
+        .await;
+}
+
+/// Declares under another name in each process, and so asks for everything again.
+#[derive(Debug)]
+struct Forgetful(u32);
+
+impl Framework for Forgetful {
+    async fn connected(&mut self, s: &Session, _: Connected) -> Result<()> {
+        let claim = format!("greetings-{}", self.0);
+        s.want(&claim, Claim::cpus(1).count(3)).await
+    }
+
+    async fn offers(&mut self, _: &Session, offers: &mut Offers) -> Result<()> {
+        for claim in offers.claims() {
+            while let Some(slot) = offers.take(claim.as_str()) {
+                offers.launch(slot, TaskSpec::command("hello", ["echo", "hi"]));
+            }
+        }
+        Ok(())
+    }
+
+    async fn update(&mut self, _: &Session, _: TaskUpdate) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_framework_that_doubles_its_tasks_is_found_out() {
+    let expect = Expect {
+        tasks: 3,
+        ends: false,
+    };
+    let processes = std::sync::atomic::AtomicU32::new(0);
+    let make = || Forgetful(processes.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    conform_to(Script::Nothing, make, expect)
+        .await
+        .expect("it is right while it lives");
+    let why = conform_to(Script::ProcessDiesRunning, make, expect)
+        .await
+        .expect_err("six tasks ran");
+    assert!(why.contains("6 tasks were launched where 3"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_framework_that_loses_tasks_is_found_out() {
+    let expect = Expect {
+        tasks: 4,
+        ends: true,
+    };
+    let why = conform_to(Script::Nothing, || Hello, expect)
+        .await
+        .expect_err("hello runs three");
+    assert!(why.contains("waited"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripts_do_what_they_say() {
+    let expect = Expect {
+        tasks: 3,
+        ends: true,
+    };
+    let connected = async |script| {
+        let log = conform_to(script, || Hello, expect).await.expect("hello");
+        log.connected()
+    };
+    assert_eq!(connected(Script::Nothing).await, 1);
+    assert!(connected(Script::Silence).await >= 2);
+    assert!(connected(Script::LeaderDiesRunning).await >= 2);
+    assert!(connected(Script::StreamDropsOften).await >= 3);
+    assert!(connected(Script::UpdatePanics).await >= 2);
+}
