@@ -1,8 +1,8 @@
 //! Old wire bytes decode for ever.
 //!
 //! `corpus/<message>/<name>.bin` holds bytes that some release has sent, `<name>.txt` beside it
-//! what they mean. `METE_WRITE_CORPUS=1 cargo test -p mete-proto --test corpus` adds what is missing;
-//! it never changes a file that is there.
+//! what they mean. `METE_WRITE_CORPUS=1 cargo test -p mete-proto --test corpus` adds what is
+//! missing; it never changes a file that is there.
 #![expect(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod dice;

@@ -3,8 +3,8 @@
 //! Called by the services in [`crate::rpc`]. Rows are never kept: a page is resolved from the
 //! state when it is read, under a lock that is held for one page only (decision 0009). What changed
 //! since a revision is known by the [`feed::Feed`], which the loop tells of every applied command;
-//! a watch walks along it. What only a leader knows (offers, presence, reasons) is asked of the loop, page
-//! by page ([`soft`]). Nothing here can change anything.
+//! a watch walks along it. What only a leader knows (offers, presence, reasons) is asked of the
+//! loop, page by page ([`soft`]). Nothing here can change anything.
 //!
 //! ```text
 //! feed.rs happened.rs     what changed and what happened, newest last, bounded

@@ -319,12 +319,8 @@ pub(super) async fn node(
         total.memory
     );
     reasons.push(reason("OK", "launch", text));
-    let sick = agent
-        .inventory
-        .devices
-        .iter()
-        .filter(|device| !device.healthy)
-        .count();
+    let devices = agent.inventory.devices.iter();
+    let sick = devices.filter(|device| !device.healthy).count();
     if sick > 0 {
         let text = format!("{sick} devices are unhealthy and never offered");
         reasons.push(reason(Code::DeviceShort.as_str(), "node", text));
