@@ -40,27 +40,31 @@ pub(crate) fn record<'a>(
 enum Judgement {
     /// To be recorded.
     New,
-    /// Recorded before, or of a run that is over; the agent may forget it.
-    Old,
+    /// Recorded before, or of a run that is over; the agent may forget everything up to here. For
+    /// a run that lives this is the last number recorded: an agent that has lost its memory of the
+    /// run numbers from 1 again, and learns from it that its numbers mean nothing here.
+    Old(u64),
     /// The run should not be on this agent.
     Stray,
 }
 
 fn judge(state: &State, agent: AgentId, framework: FrameworkId, status: &Status) -> Judgement {
     let stray = if status.phase.is_terminal() {
-        Judgement::Old
+        Judgement::Old(status.sequence)
     } else {
         Judgement::Stray
     };
     match state.run(framework, &status.run) {
         Some(run) if run.agent != agent => stray,
-        Some(run) if status.sequence <= run.sequence => Judgement::Old,
+        Some(run) if status.sequence <= run.sequence => Judgement::Old(run.sequence),
         Some(run) if run.phase.is_terminal() => stray,
         Some(_) => Judgement::New,
         // In history, a late copy of what was recorded is no reason to end anything again, but a
         // run of history does not live.
         None => match state.past_run(framework, &status.run) {
-            Some(past) if past.agent == agent && status.sequence <= past.sequence => Judgement::Old,
+            Some(past) if past.agent == agent && status.sequence <= past.sequence => {
+                Judgement::Old(status.sequence)
+            }
             Some(_) | None => stray,
         },
     }
@@ -76,20 +80,21 @@ impl Plan for Record<'_> {
         let agent = self.agent;
         for (framework, status) in self.statuses {
             let framework = *framework;
+            let mut forget = status.sequence;
             match judge(state, agent, framework, status) {
                 Judgement::New => {
                     let mut status = status.clone();
                     cut(&mut status.message);
                     runs::record(state, turn, framework, status);
                 }
-                Judgement::Old => {}
+                Judgement::Old(sequence) => forget = sequence,
                 Judgement::Stray => turn.owe(Effect::DiscardTask {
                     agent,
                     framework,
                     run: status.run.clone(),
                 }),
             }
-            turn.forget(agent, framework, &status.run, status.sequence);
+            turn.forget(agent, framework, &status.run, forget);
         }
         Verdict::Done
     }
