@@ -1,8 +1,8 @@
 //! The door to the loop: cheap to clone, all that services hold.
 //!
 //! A call goes through one bounded queue and comes back through a channel of its own. Lists and
-//! pages are read from the shared state directly: the loop is its only writer, and a reader holds it
-//! for one page only. A full queue is waited for briefly and then answered with `BUSY`; it never
+//! pages are read from the shared state directly: the loop is its only writer, and a reader holds
+//! it for one page only. A full queue is waited for briefly and then answered with `BUSY`; it never
 //! blocks the thread that asks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,9 +4,9 @@
 //! [`handle`] into a bounded queue. [`master`] takes everything that waits in one turn: the present
 //! [`leader`] term judges each call against the state (`preflight`), mints ids, stamps time, and
 //! gives commands; the [`replica`] logs them all with one flush of the [`store`] and applies what a
-//! majority has; the term answers whoever waits, puts what is owed into the outboxes of [`session`],
-//! patches the allocator's view and offers what has become free. Nothing is answered as done before
-//! it is on disk and applied.
+//! majority has; the term answers whoever waits, puts what is owed into the outboxes of
+//! [`session`], patches the allocator's view and offers what has become free. Nothing is answered
+//! as done before it is on disk and applied.
 //!
 //! Who starts a master: `mete master`, `mete dev` and tests call [`run`], or [`server::open`] and
 //! [`server::spawn_task`] to drive the same loop on virtual time.

@@ -1,8 +1,8 @@
 //! From settings to a running master: the only file that starts threads and tasks.
 //!
 //! One thread of its own drives the loop with real clocks ([`spawn_thread`]); tests drive the same
-//! loop as a task, where tokio's paused clock is the only one ([`run_loop`]). Services are given the
-//! [`Handle`] and nothing else.
+//! loop as a task, where tokio's paused clock is the only one ([`run_loop`]). Services are given
+//! the [`Handle`] and nothing else.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -145,12 +145,12 @@ fn open_store(config: &Config) -> Result<Box<dyn LogStore>, RunError> {
     }
 }
 
-/// Runs a master until `shutdown` is ready: opens the store, drives the loop on a thread of its own,
-/// serves every listener.
+/// Runs a master until `shutdown` is ready: opens the store, drives the loop on a thread of its
+/// own, serves every listener.
 ///
 /// # Errors
-/// [`RunError`] when it cannot start, or a listener fails. A fault of the disk while running ends the
-/// process instead: memory and disk may disagree from then on.
+/// [`RunError`] when it cannot start, or a listener fails. A fault of the disk while running ends
+/// the process instead: memory and disk may disagree from then on.
 pub async fn run(
     mut config: Config,
     listeners: Listeners,
@@ -360,8 +360,8 @@ fn end_process(fault: &Fault) -> ! {
     std::process::abort();
 }
 
-/// Drives the loop until [`Handle::stop`]: waits, gathers what came, does one turn, carries out what
-/// follows.
+/// Drives the loop until [`Handle::stop`]: waits, gathers what came, does one turn, carries out
+/// what follows.
 ///
 /// # Errors
 /// [`Fault`] when the disk fails. Final.

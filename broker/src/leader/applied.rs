@@ -535,6 +535,20 @@ impl LeaderTerm {
         let mut by_framework: std::collections::BTreeMap<FrameworkId, Vec<OfferId>> =
             std::collections::BTreeMap::new();
         for offer in self.book.expire(now.at, now.monotonic) {
+            // Whoever lets an offer lapse is passed over there for as long, or a silent framework
+            // would be offered the same again and again while others wait.
+            let key = (offer.framework, offer.role.clone(), offer.agent);
+            let mut hidden = offer.resources.clone();
+            let mut refuse = Refuse::For(self.timing.offer_lifetime);
+            if let Some(before) = self.refusals.get(&key) {
+                hidden.add(&before.resources);
+                if before.until.is_none() {
+                    refuse = Refuse::UntilDemandChanges;
+                }
+            }
+            let reason = "an offer expired without an answer";
+            self.refusals
+                .note(key, hidden, refuse, reason, now.monotonic);
             by_framework
                 .entry(offer.framework)
                 .or_default()

@@ -79,7 +79,8 @@ impl LeaderTerm {
             }
             Arrived::WindowFull(reply) => {
                 let detail = format!(
-                    "call {} is more than {WINDOW} above the last answered one ({}); wait for answers",
+                    "call {} is more than {WINDOW} above the last answered one ({}); wait for \
+                     answers",
                     caller.call, caller.answered
                 );
                 self.refuse_all(vec![reply], &Refusal::new(Code::Busy, detail));

@@ -1,4 +1,5 @@
-//! From effects to messages: one batch for each agent, one event after the other for each framework.
+//! From effects to messages: one batch for each agent, one event after the other for each
+//! framework.
 //!
 //! Looks everything up in the state at the moment of sending; what is no longer owed by then is not
 //! sent. Nothing here is remembered: what finds no room is found again by `State::owed`.

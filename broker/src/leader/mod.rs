@@ -1,9 +1,9 @@
 //! What exists only while leading; dropped on step-down, with every offer in it.
 //!
 //! The master's loop hands everything that happened to a [`LeaderTerm`], together with the state as
-//! it is, and takes out what is to be logged ([`LeaderTerm::take_work`]), what is to be answered, and
-//! what goes into the outboxes of streams. It promises: nothing is answered as done before it was
-//! applied; every caller is answered once; whatever a stream did not take is found again in
+//! it is, and takes out what is to be logged ([`LeaderTerm::take_work`]), what is to be answered,
+//! and what goes into the outboxes of streams. It promises: nothing is answered as done before it
+//! was applied; every caller is answered once; whatever a stream did not take is found again in
 //! `State::owed`. It does not know the replica, nor how anything is stored or sent.
 //!
 //! ```text

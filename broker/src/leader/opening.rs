@@ -1,5 +1,5 @@
-//! How a framework's stream begins: who it is, everything the state knows of it in pages, the end of
-//! that. Also the form in which a run is shown, here and by `Reconcile`.
+//! How a framework's stream begins: who it is, everything the state knows of it in pages, the end
+//! of that. Also the form in which a run is shown, here and by `Reconcile`.
 
 use mete_model::FrameworkId;
 use mete_proto::convert::{write_claim, write_phase, write_resources, write_run, write_status};

@@ -1,7 +1,7 @@
 //! The order of one framework's calls: by number, whatever order they arrived in.
 //!
-//! Pure: time is given. A call that comes too early waits for the ones before it, but no longer than
-//! two seconds; one that comes again joins the one that is on its way. Numbers begin where the
+//! Pure: time is given. A call that comes too early waits for the ones before it, but no longer
+//! than two seconds; one that comes again joins the one that is on its way. Numbers begin where the
 //! client says that everything before is answered, so a new leader needs no memory of the old one.
 
 use std::collections::{BTreeMap, btree_map::Entry};

@@ -1,8 +1,8 @@
 //! Which agents have a live stream, and since when the others have none. Soft: never in the log.
 //!
 //! Pure: time is given. The leader asks what is overdue and commits that; whether an agent's
-//! capacity may be offered is answered here, since an agent that the state knows as ready may not be
-//! back yet since this leader took over.
+//! capacity may be offered is answered here, since an agent that the state knows as ready may not
+//! be back yet since this leader took over.
 
 use std::collections::BTreeMap;
 

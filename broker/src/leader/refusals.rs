@@ -2,7 +2,8 @@
 //! a failover without harm, since demand is persisted.
 //!
 //! Pure: time is given. Each change is reported in [`Refusals::take_touched`], so that the
-//! allocator's view can be patched; that only more than what was refused is offered is its business.
+//! allocator's view can be patched; that only more than what was refused is offered is its
+//! business.
 
 use std::collections::{BTreeMap, BTreeSet};
 

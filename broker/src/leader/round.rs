@@ -1,5 +1,5 @@
-//! When to run a round of the allocator, and what becomes of it: offers in the book and in outboxes,
-//! reasons for `mete why`.
+//! When to run a round of the allocator, and what becomes of it: offers in the book and in
+//! outboxes, reasons for `mete why`.
 
 use std::collections::BTreeMap;
 

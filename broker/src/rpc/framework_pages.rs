@@ -181,7 +181,7 @@ fn token_of(key: &[u8]) -> String {
 
 /// The key of a page token; `None` if it is none.
 pub(super) fn key_of(token: &str) -> Option<Vec<u8>> {
-    if !token.len().is_multiple_of(2) || !token.is_ascii() {
+    if !token.len().is_multiple_of(2) || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
     (0..token.len())

@@ -1,10 +1,10 @@
 //! What waits to be sent to one framework.
 //!
-//! Two queues: what is persisted (the snapshot, statuses, agents) leaves in order of revision; offers
-//! travel on their own, so that a backlog of statuses never makes them stale. When the bytes run
-//! out, statuses that are no ends are merged per run, then offers are dropped (the loop takes them
-//! back), and at last statuses: those stay owed, and the loop sends them again once the reader has
-//! caught up.
+//! Two queues: what is persisted (the snapshot, statuses, agents) leaves in order of revision;
+//! offers travel on their own, so that a backlog of statuses never makes them stale. When the bytes
+//! run out, statuses that are no ends are merged per run, then offers are dropped (the loop takes
+//! them back), and at last statuses: those stay owed, and the loop sends them again once the reader
+//! has caught up.
 
 use std::collections::{BTreeMap, VecDeque};
 

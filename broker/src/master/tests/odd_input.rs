@@ -4,6 +4,7 @@ use mete_model::{Code, FrameworkId, OfferId, Resources, Span, TaskPhase};
 use mete_state::Caller;
 use mete_state::command::{FrameworkSettings, StoreDelete, StorePut};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRng;
 use tokio::sync::oneshot;
 
@@ -35,7 +36,7 @@ fn action() -> impl Strategy<Value = FrameworkAction> {
     let run_name = prop_oneof![Just("t1"), Just("t2"), Just("never")];
     let runs = prop::collection::vec(run_name, 0..3)
         .prop_map(|names| names.into_iter().map(run).collect::<Vec<_>>());
-    let offers = prop::collection::vec(odd_offer(), 0..4);
+    let offers = || prop::collection::vec(odd_offer(), 0..4);
     prop_oneof![
         (number(), 0..3_u32, number()).prop_map(|(version, count, milli)| {
             FrameworkAction::UpdateDemand {
@@ -44,7 +45,7 @@ fn action() -> impl Strategy<Value = FrameworkAction> {
                 remove: Vec::new(),
             }
         }),
-        (offers.clone(), odd_resources(), any::<bool>()).prop_map(|(offers, resources, each)| {
+        (offers(), odd_resources(), any::<bool>()).prop_map(|(offers, resources, each)| {
             let mut one = launch("t1", "c", 1);
             one.resources = resources;
             FrameworkAction::Accept(Accept {
@@ -55,7 +56,7 @@ fn action() -> impl Strategy<Value = FrameworkAction> {
                 unused_refuse: Some(Refuse::UntilDemandChanges),
             })
         }),
-        (offers, number()).prop_map(|(offers, milliseconds)| FrameworkAction::Decline {
+        (offers(), number()).prop_map(|(offers, milliseconds)| FrameworkAction::Decline {
             offers,
             reason: String::new(),
             refuse: Refuse::from_milliseconds(milliseconds),
@@ -180,8 +181,8 @@ fn a_flood_of_odd_calls_is_answered_and_breaks_nothing() {
 
     let silent = pending
         .iter_mut()
-        .filter(|answer| answer.try_recv().is_err())
-        .count();
+        .map(|answer| usize::from(answer.try_recv().is_err()))
+        .sum::<usize>();
     assert_eq!(silent, 0, "calls without an answer");
     let broken = world.master.read_state(mete_state::invariants::check);
     assert!(broken.is_empty(), "{broken:?}");

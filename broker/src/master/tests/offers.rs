@@ -136,6 +136,10 @@ fn a_refusal_hides_no_more_than_was_refused_until_demand_changes() {
 fn what_an_accept_does_not_use_is_free_at_once_or_refused_as_it_says() {
     let mut world = World::new();
     let _agent = world.agent("n1", 2000);
+    // Too small for the claim, but part of the cluster: a quarter of it may be out.
+    let _small: Vec<Agent> = (0..12)
+        .map(|number| world.agent(&format!("small-{number}"), 500))
+        .collect();
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 2)]);
     let offers = framework.offers();

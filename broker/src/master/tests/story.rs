@@ -10,7 +10,7 @@ use crate::request::{FrameworkAction, Reply, Request};
 #[test]
 fn an_offer_becomes_a_running_task_whose_status_is_acknowledged() {
     let mut world = World::new();
-    let agent = world.agent("n1", 4000);
+    let agent = world.agent("n1", 8000);
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 2)]);
 
@@ -61,7 +61,7 @@ fn an_offer_becomes_a_running_task_whose_status_is_acknowledged() {
 #[test]
 fn the_same_accept_twice_is_answered_the_same_and_starts_one_run() {
     let mut world = World::new();
-    let agent = world.agent("n1", 4000);
+    let agent = world.agent("n1", 8000);
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 1)]);
     let offers = framework.offers();
@@ -83,7 +83,10 @@ fn the_same_accept_twice_is_answered_the_same_and_starts_one_run() {
 #[test]
 fn a_claim_that_has_what_it_wants_gives_its_other_offers_back() {
     let mut world = World::new();
-    let _agents = [world.agent("n1", 1000), world.agent("n2", 1000)];
+    // A quarter of the cluster may be out: two of eight.
+    let _agents: Vec<Agent> = (1..=8)
+        .map(|number| world.agent(&format!("n{number}"), 1000))
+        .collect();
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 2)]);
     world.pass(1100);
@@ -100,7 +103,7 @@ fn a_claim_that_has_what_it_wants_gives_its_other_offers_back() {
 #[test]
 fn a_restart_starts_what_was_never_seen_and_tells_what_was_not_acknowledged() {
     let mut world = World::new();
-    let agent = world.agent("n1", 4000);
+    let agent = world.agent("n1", 8000);
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 2)]);
     let offers = framework.offers();
@@ -118,7 +121,7 @@ fn a_restart_starts_what_was_never_seen_and_tells_what_was_not_acknowledged() {
         last_sequence: 1,
     }];
     let commits = world.master.counters().commits;
-    let agent = world.agent_back(agent, 4000, held);
+    let agent = world.agent_back(agent, 8000, held);
     assert_eq!(agent.starts(), ["unseen"], "owed to the agent");
     assert_eq!(
         world.master.counters().commits,
@@ -147,13 +150,13 @@ fn a_restart_starts_what_was_never_seen_and_tells_what_was_not_acknowledged() {
 #[test]
 fn an_accept_of_the_leader_before_is_told_that_its_offers_are_gone() {
     let mut world = World::new();
-    let agent = world.agent("n1", 4000);
+    let agent = world.agent("n1", 8000);
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 1)]);
     let old = framework.offers();
 
     let mut world = world.restart();
-    let _agent = world.agent_back(agent, 4000, Vec::new());
+    let _agent = world.agent_back(agent, 8000, Vec::new());
     let calls = framework.calls;
     let mut framework = world
         .try_subscribe("f", &["a"], framework.incarnation)
@@ -172,7 +175,7 @@ fn an_accept_of_the_leader_before_is_told_that_its_offers_are_gone() {
 #[test]
 fn every_kill_gets_an_answer() {
     let mut world = World::new();
-    let agent = world.agent("n1", 4000);
+    let agent = world.agent("n1", 8000);
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 2)]);
     let offers = framework.offers();

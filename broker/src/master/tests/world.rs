@@ -51,7 +51,6 @@ pub(super) struct Framework {
     pub(super) stream: StreamId,
     pub(super) outbox: Arc<FrameworkOutbox>,
     pub(super) name: String,
-    pub(super) roles: Vec<RolePath>,
     pub(super) calls: u64,
     pub(super) demand: u64,
 }
@@ -268,7 +267,7 @@ impl World {
             name: name.to_owned(),
             incarnation,
             settings: FrameworkSettings {
-                roles: roles.clone(),
+                roles,
                 failover_timeout: Some(mete_model::Span::days(7)),
                 ..FrameworkSettings::default()
             },
@@ -290,7 +289,6 @@ impl World {
             stream,
             outbox,
             name: name.to_owned(),
-            roles,
             calls: 0,
             demand: record.demand_version,
         })
