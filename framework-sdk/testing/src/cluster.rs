@@ -26,13 +26,16 @@ use crate::wait;
 /// How long anything may take here: real disks and a loaded machine.
 const WITHIN: Duration = Duration::from_secs(60);
 
+/// How to end a master, and its end.
+type Master = (oneshot::Sender<()>, JoinHandle<Result<(), RunError>>);
+
 /// A master at a real port, and fake nodes.
 #[derive(Debug)]
 pub struct Cluster {
     address: String,
     directory: PathBuf,
     timing: Timing,
-    master: Option<(oneshot::Sender<()>, JoinHandle<Result<(), RunError>>)>,
+    master: Option<Master>,
     nodes: Vec<JoinHandle<()>>,
 }
 

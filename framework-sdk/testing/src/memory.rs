@@ -44,7 +44,6 @@ impl MemoryNet {
     }
 
     /// Listens at `host:port`; whoever listened there before does so no longer.
-    #[must_use]
     pub fn listen(
         &self,
         address: &str,
