@@ -1,7 +1,7 @@
 //! Keeps one event stream open: finds the leader, subscribes, reads, and starts again.
 //!
 //! A task of its own for each session. It tries all masters, follows redirects at once, backs off
-//! with full jitter otherwise, and takes silence for a dead stream. It gives up only when it is told
+//! with full jitter otherwise, and takes silence for a dead stream. It gives up only when it hears
 //! that this process is superseded, the framework torn down, or the request itself is wrong.
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Layer 2: the trait that a framework implements.
 //!
 //! The runner calls one method at a time, so that no locks are needed. Only `offers` and `update`
-//! must be written. An error or a panic never ends tasks: a failed update comes again, failed offers
-//! go back, and after a panic `connected` is called anew.
+//! must be written. An error or a panic never ends tasks: a failed update comes again, failed
+//! offers go back, and after a panic `connected` is called anew.
 
 use std::future::Future;
 

@@ -9,8 +9,8 @@
 //! | 2 trait and runner | most frameworks | [`Framework`], [`Runner`] |
 //! | 3 task pool | "keep these tasks running" | [`TaskPool`] |
 //!
-//! Beside them [`store`] (the framework's own records, kept by the broker) and [`node`] (what a task
-//! writes, from its agent).
+//! Beside them [`store`] (the framework's own records, kept by the broker) and [`node`] (what a
+//! task writes, from its agent).
 //!
 //! The session owns the connection's life: it finds the leader, resumes, numbers calls so that a
 //! retry cannot act twice, acknowledges what was handled and filters duplicates. It forgets who it

@@ -89,8 +89,8 @@ impl NodeBuilder {
         self
     }
 
-    /// How long a task runs whose spec does not say it for fakes, and its exit code. Two seconds and
-    /// 0 if not said; no time at all = until killed.
+    /// How long a task runs whose spec does not say it for fakes, and its exit code. Two seconds
+    /// and 0 if not said; no time at all = until killed.
     #[must_use]
     pub fn tasks_run(mut self, run: Duration, exit_code: u8) -> Self {
         let run = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
