@@ -117,7 +117,6 @@ impl Handle {
     }
 
     /// The applied state. Hold it for one page only: the loop waits for it.
-    #[must_use]
     pub fn state(&self) -> RwLockReadGuard<'_, State> {
         self.inside
             .state

@@ -230,7 +230,16 @@ impl Master {
             match event {
                 Event::Look(look) => (look.0)(self),
                 Event::Stop => self.stopping = true,
-                other => rest.push(other),
+                Event::Call { .. }
+                | Event::AgentHello { .. }
+                | Event::AgentStatuses { .. }
+                | Event::AgentBeacon { .. }
+                | Event::AgentInventory { .. }
+                | Event::AgentDrained { .. }
+                | Event::AgentClosed { .. }
+                | Event::Subscribe { .. }
+                | Event::StreamDrained { .. }
+                | Event::StreamClosed { .. } => rest.push(event),
             }
         }
         let Some(leader) = &mut self.leader else {

@@ -90,14 +90,7 @@ impl LeaderTerm {
 
     /// Does every call of a framework whose turn has come.
     pub(super) fn advance(&mut self, framework: FrameworkId, state: &State, now: Now) {
-        loop {
-            let Some((incarnation, order)) = self.orders.by_framework.get_mut(&framework) else {
-                break;
-            };
-            let incarnation = *incarnation;
-            let Some((call, held)) = order.take_next() else {
-                break;
-            };
+        while let Some((incarnation, call, held)) = self.orders.take_next(framework) {
             let caller = Caller {
                 framework,
                 incarnation,
@@ -559,6 +552,13 @@ impl Orders {
             .entry(caller.framework)
             .or_insert_with(|| (caller.incarnation, Order::new()));
         &mut entry.1
+    }
+
+    /// The next call of a framework, if it is here, and its incarnation.
+    fn take_next(&mut self, framework: FrameworkId) -> Option<(u64, u64, Held)> {
+        let (incarnation, order) = self.by_framework.get_mut(&framework)?;
+        let (call, held) = order.take_next()?;
+        Some((*incarnation, call, held))
     }
 
     fn is_busy(&self, caller: Caller) -> bool {

@@ -105,7 +105,7 @@ fn write_start(state: &State, run: &Run, spec: u32) -> agent_wire::StartTask {
 #[derive(Debug)]
 pub enum ToFramework {
     /// An event that is persisted, with the run of a status that is no end.
-    Event(framework_wire::Event, Option<RunId>),
+    Event(Box<framework_wire::Event>, Option<RunId>),
     /// Streams of incarnations below this one end.
     Fence(u64),
     /// All its streams end.
@@ -231,7 +231,7 @@ impl Dispatched {
                     record.agent.to_string(),
                 ))),
             };
-            self.tell(framework, ToFramework::Event(event, mergeable));
+            self.tell(framework, ToFramework::Event(Box::new(event), mergeable));
         }
     }
 
@@ -255,7 +255,7 @@ impl Dispatched {
             revision,
             event: Some(event),
         };
-        self.tell(framework, ToFramework::Event(event, None));
+        self.tell(framework, ToFramework::Event(Box::new(event), None));
     }
 }
 

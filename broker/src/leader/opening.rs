@@ -105,9 +105,11 @@ pub fn write_run_status(
     is_recovering: &dyn Fn(mete_model::AgentId) -> bool,
 ) -> RunStatus {
     let agent = state.agent(run.agent);
-    let condition = match agent.map_or(AgentCondition::Gone, |agent| agent.condition) {
-        AgentCondition::Ready if is_recovering(run.agent) => WireCondition::Recovering,
-        other => write_condition(other),
+    let replicated = agent.map_or(AgentCondition::Gone, |agent| agent.condition);
+    let condition = if replicated == AgentCondition::Ready && is_recovering(run.agent) {
+        WireCondition::Recovering
+    } else {
+        write_condition(replicated)
     };
     let is_ready = condition == WireCondition::Ready;
     RunStatus {

@@ -103,15 +103,13 @@ impl Order {
     /// The next call, if it is here.
     pub fn take_next(&mut self) -> Option<(u64, Held)> {
         // Numbers that the client has since declared answered are passed.
-        while let Some(entry) = self.held.first_entry() {
-            if *entry.key() > self.next {
-                return None;
-            }
-            let (call, held) = entry.remove_entry();
-            self.next = self.next.max(call.saturating_add(1));
-            return Some((call, held));
+        let entry = self.held.first_entry()?;
+        if *entry.key() > self.next {
+            return None;
         }
-        None
+        let (call, held) = entry.remove_entry();
+        self.next = self.next.max(call.saturating_add(1));
+        Some((call, held))
     }
 
     /// The call is logged and on its way.

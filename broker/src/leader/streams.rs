@@ -278,7 +278,7 @@ impl LeaderTerm {
                     let Some(stream) = self.streams.of(framework) else {
                         continue;
                     };
-                    let put = stream.outbox.put(|queue| queue.push_firm(event, mergeable));
+                    let put = stream.outbox.put(|queue| queue.push_firm(*event, mergeable));
                     dropped_offers.extend(put.dropped_offers);
                     overflows = overflows.saturating_add(u64::from(!put.queued));
                 }

@@ -30,7 +30,7 @@ fn make(book: &mut OfferBook, owner: u128, on: u128, role: &str) -> OfferId {
         claim: Some(ClaimId::new("c").expect("a claim")),
         slots: 2,
         agent: agent(on),
-        topology_epoch: on as u64,
+        topology_epoch: 1,
         resources: cpu(1000),
     };
     book.make(wanted, Timestamp(1), Monotonic(0))

@@ -214,10 +214,10 @@ proptest! {
         let mut world = World::new();
         let mut agents = vec![world.agent("n1", 4000), world.agent("n2", 3000)];
         let mut frameworks =
-            vec![world.framework("f1", &["a", "b"]), world.framework("f2", &["a"])];
+            [world.framework("f1", &["a", "b"]), world.framework("f2", &["a"])];
         let mut launches = 0_u64;
         let mut out: Vec<Vec<(mete_model::OfferId, mete_proto::framework::v1::Offer)>> =
-            vec![Vec::new(), Vec::new()];
+            vec![Vec::new(); 2];
         for one in moves {
             match one {
                 Move::Demand(f, c, milli, count) => {

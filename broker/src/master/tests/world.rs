@@ -344,10 +344,10 @@ impl World {
             reason: "not now".to_owned(),
             refuse: Refuse::UntilDemandChanges,
         };
-        match self.call(framework, action).unwrap() {
-            Reply::Offers { verdicts } => verdicts.iter().map(|verdict| verdict.code).collect(),
-            other => panic!("{other:?}"),
-        }
+        let Ok(Reply::Offers { verdicts }) = self.call(framework, action) else {
+            panic!("a decline has a verdict for each offer");
+        };
+        verdicts.iter().map(|verdict| verdict.code).collect()
     }
 }
 
@@ -362,13 +362,14 @@ pub(super) fn accept_of(offers: &[OfferId], launches: Vec<AcceptLaunch>) -> Acce
 }
 
 pub(super) fn launched(answer: Result<Reply, Refusal>) -> Vec<LaunchVerdict> {
-    match answer.unwrap() {
-        Reply::Applied {
-            verdict: Verdict::Launched(verdicts),
-            ..
-        } => verdicts,
-        other => panic!("{other:?}"),
-    }
+    let Ok(Reply::Applied {
+        verdict: Verdict::Launched(verdicts),
+        ..
+    }) = answer
+    else {
+        panic!("an accept has a verdict for each launch");
+    };
+    verdicts
 }
 
 pub(super) fn launch(name: &str, of_claim: &str, milli: u64) -> AcceptLaunch {
