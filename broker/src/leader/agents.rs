@@ -91,7 +91,8 @@ impl LeaderTerm {
     fn admit(&mut self, link: LinkId, hello: AdmitAgent, state: &State, now: Now) {
         let known = hello.agent;
         let command = Command::AdmitAgent(hello);
-        match self.check(state, &command, now) {
+        let (command, checked) = self.check(state, command, now);
+        match checked {
             Err(refusal) => self.turn_away(link, &refusal),
             Ok(Preview::NoChange(mete_state::Verdict::Admitted { agent, discard })) => {
                 self.welcome(link, agent, &discard, state, now);

@@ -188,7 +188,8 @@ impl LeaderTerm {
         let Some(command) = framework_command(caller, action) else {
             return Done::Yes;
         };
-        match self.check(state, &command, now) {
+        let (command, checked) = self.check(state, command, now);
+        match checked {
             // What is ahead of it and not applied yet may be what it lacks.
             Err(refusal) => match kept {
                 Some(action) => return Done::NotYet(action, replies),
@@ -331,7 +332,8 @@ impl LeaderTerm {
             each_alone: accept.each_alone,
         });
         let is_busy = caller.call != 0 && self.orders.is_busy(caller);
-        match self.check(state, &command, now) {
+        let (command, checked) = self.check(state, command, now);
+        match checked {
             Err(_) if is_busy => return Done::NotYet(FrameworkAction::Accept(accept), replies),
             Err(refusal) => self.refuse_all(replies, &refusal),
             Ok(Preview::NoChange(Verdict::Launched(verdicts))) if !is_busy => {
@@ -433,7 +435,8 @@ impl LeaderTerm {
             return;
         };
         let revision = state.revision();
-        match self.check(state, &command, now) {
+        let (command, checked) = self.check(state, command, now);
+        match checked {
             Err(refusal) => self.refuse_all(vec![reply], &refusal),
             Ok(Preview::NoChange(verdict) | Preview::Repeat { verdict, .. }) => {
                 self.answer_all(vec![reply], &Ok(Reply::Applied { revision, verdict }));

@@ -13,27 +13,23 @@ use crate::request::{FrameworkAction, OperatorAction, Refusal};
 use crate::store::guard;
 
 impl LeaderTerm {
-    /// Says what the command would do; changes nothing.
+    /// Says what the command would do; changes nothing, and gives the command back.
     pub(super) fn check(
         &mut self,
         state: &State,
-        command: &Command,
+        command: Command,
         now: Now,
-    ) -> Result<Preview, Refusal> {
+    ) -> (Command, Result<Preview, Refusal>) {
         let stamped = Stamped {
             at: now.at,
-            // Checked by reference in spirit: the clone is of shared parts, and commands are small.
-            command: command.clone(),
+            command,
         };
-        self.check_stamped(state, &stamped)
+        let checked = self.check_stamped(state, &stamped);
+        (stamped.command, checked)
     }
 
     /// The same for a command that is stamped already.
-    pub(super) fn check_stamped(
-        &mut self,
-        state: &State,
-        stamped: &Stamped,
-    ) -> Result<Preview, Refusal> {
+    fn check_stamped(&mut self, state: &State, stamped: &Stamped) -> Result<Preview, Refusal> {
         match guard::run_guarded_here(|| state.check(stamped)) {
             Ok(checked) => checked.map_err(Refusal::from),
             Err(panic) => {
@@ -62,7 +58,7 @@ impl LeaderTerm {
             roles: Vec::new(),
             suppressed: false,
         };
-        match self.check(state, &probe, now)? {
+        match self.check(state, probe, now).1? {
             Preview::Repeat { revision, verdict } => Ok(Some((revision, verdict))),
             Preview::NoChange(_) | Preview::Change => Ok(None),
         }

@@ -111,7 +111,8 @@ impl LeaderTerm {
             incarnation: request.incarnation,
             settings: request.settings,
         });
-        match self.check(state, &command, now) {
+        let (command, checked) = self.check(state, command, now);
+        match checked {
             Err(refusal) => self.refuse_stream(opening, refusal),
             // Logged all the same: whoever subscribes counts as connected from a revision on.
             Ok(Preview::NoChange(_) | Preview::Repeat { .. } | Preview::Change) => {
@@ -278,7 +279,9 @@ impl LeaderTerm {
                     let Some(stream) = self.streams.of(framework) else {
                         continue;
                     };
-                    let put = stream.outbox.put(|queue| queue.push_firm(*event, mergeable));
+                    let put = stream
+                        .outbox
+                        .put(|queue| queue.push_firm(*event, mergeable));
                     dropped_offers.extend(put.dropped_offers);
                     overflows = overflows.saturating_add(u64::from(!put.queued));
                 }
