@@ -34,6 +34,20 @@ impl RunError {
     }
 }
 
+impl RunError {
+    /// Takes the sentence of `error` over; `error` itself stays only if there is a cause below it.
+    fn with_cause_below(code: Code, error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        let (detail, next) = split(&error.to_string());
+        let has_cause = error.source().is_some();
+        Self {
+            code,
+            detail,
+            next,
+            source: has_cause.then(|| Box::new(error) as Box<dyn std::error::Error + Send + Sync>),
+        }
+    }
+}
+
 impl From<Refusal> for RunError {
     fn from(refusal: Refusal) -> Self {
         let next = "change the setting and start again";
@@ -65,13 +79,7 @@ impl From<store::OpenError> for RunError {
             Open::Io { source, .. } if is_full(source) => Code::DiskFull,
             Open::Io { .. } => Code::File,
         };
-        let (detail, next) = split(&error.to_string());
-        Self {
-            code,
-            detail,
-            next,
-            source: Some(Box::new(error)),
-        }
+        Self::with_cause_below(code, error)
     }
 }
 
@@ -89,13 +97,7 @@ impl From<store::Fault> for RunError {
             store::Fault::Io { .. } | store::Fault::Log { .. } => Code::File,
             store::Fault::Snapshot { .. } => Code::StoreDamaged,
         };
-        let (detail, next) = split(&error.to_string());
-        Self {
-            code,
-            detail,
-            next,
-            source: Some(Box::new(error)),
-        }
+        Self::with_cause_below(code, error)
     }
 }
 
@@ -108,12 +110,6 @@ impl From<replica::OpenError> for RunError {
             Open::StoreTaken => Code::Internal,
             Open::Fault(_) => Code::File,
         };
-        let (detail, next) = split(&error.to_string());
-        Self {
-            code,
-            detail,
-            next,
-            source: Some(Box::new(error)),
-        }
+        Self::with_cause_below(code, error)
     }
 }

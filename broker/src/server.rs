@@ -128,6 +128,21 @@ pub fn open_on(
     })
 }
 
+/// Founds a new cluster in the directory of `config`, and opens it once to see that it is good.
+///
+/// # Errors
+/// [`RunError`]: `STATE_DIRECTORY` when something is there already.
+pub fn found(config: &Config) -> Result<(), RunError> {
+    config.check()?;
+    let Storage::Directory { path, .. } = &config.storage else {
+        return Ok(());
+    };
+    let cluster = Random.uuid().into_bytes();
+    drop(SledStore::found(Settings::new(path), cluster, config.node)?);
+    drop(SledStore::open(Settings::new(path))?);
+    Ok(())
+}
+
 fn open_store(config: &Config) -> Result<Box<dyn LogStore>, RunError> {
     let cluster = Random.uuid().into_bytes();
     match &config.storage {
