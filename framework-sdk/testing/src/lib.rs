@@ -6,8 +6,8 @@
 //! of silence cost nothing. Faults happen at one place, a proxy that every framework call and event
 //! passes ([`Faults`]); what it saw is what [`TestBroker::tasks`] tells.
 //!
-//! [`conformance`] runs any framework through fault scripts. [`Cluster`] is the same broker behind
-//! a real port with a directory, for tests of binaries.
+//! [`conformance()`] runs any framework through fault scripts. [`Cluster`] is the same broker
+//! behind a real port with a directory, for tests of binaries.
 
 #![forbid(unsafe_code)]
 
