@@ -40,7 +40,7 @@ pub struct JobFlags {
     /// Name of the job; the command's by default
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// CPUs of each element, such as 2, 0.5 or 500m [default: 1]
+    /// CPUs of each element, such as 2, 0.5 or 500m [default: 0.5]
     #[arg(long, value_name = "CPUS", conflicts_with = "cores")]
     pub cpus: Option<MilliCpu>,
     /// Exclusive logical CPUs of each element, instead of --cpus
@@ -191,7 +191,9 @@ pub enum WaitFor {
 
 /// `wait`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Exit code: the job's, the highest of several; 7 when --timeout has passed.")]
+#[command(
+    after_help = "Exit code: the job's, the highest of several; 7 when --timeout has passed."
+)]
 pub struct Wait {
     /// The jobs
     #[arg(value_name = "JOB", required = true, add = names::jobs())]

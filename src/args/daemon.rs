@@ -164,7 +164,7 @@ pub struct ServiceStart {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub count: u32,
     /// CPUs of each task, such as 2, 0.5 or 500m
-    #[arg(long, value_name = "CPUS", default_value = "1")]
+    #[arg(long, value_name = "CPUS", default_value = "0.5")]
     pub cpus: MilliCpu,
     /// Memory of each task
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]

@@ -111,12 +111,15 @@ pub enum Since {
 /// `88213` or `5m`.
 pub fn since(text: &str) -> Result<Since, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let revision = text.parse().map_err(|_| "the revision is too large".to_owned())?;
+        let revision = text
+            .parse()
+            .map_err(|_| "the revision is too large".to_owned())?;
         return Ok(Since::Revision(revision));
     }
     let ago = text.parse::<mete_model::Span>();
     let form = "it is a revision such as 88213 or a length of time such as 5m";
-    ago.map(|ago| Since::Ago(ago.0)).map_err(|_| form.to_owned())
+    ago.map(|ago| Since::Ago(ago.0))
+        .map_err(|_| form.to_owned())
 }
 
 #[cfg(test)]
@@ -125,7 +128,10 @@ mod tests {
 
     #[test]
     fn gpus_read_a_count_a_part_and_a_model() {
-        let device = |class: &str, milli| DeviceCount { class: class.to_owned(), milli };
+        let device = |class: &str, milli| DeviceCount {
+            class: class.to_owned(),
+            milli,
+        };
         assert_eq!(gpus("2"), Ok(device("gpu", 2000)));
         assert_eq!(gpus("1:a100"), Ok(device("gpu/a100", 1000)));
         assert_eq!(gpus("0.25"), Ok(device("gpu", 250)));
@@ -139,7 +145,15 @@ mod tests {
     fn an_address_needs_a_host_and_a_port() {
         assert_eq!(host_port("m1:7443"), Ok("m1:7443".to_owned()));
         assert_eq!(host_port("[::1]:7443"), Ok("[::1]:7443".to_owned()));
-        for bad in ["m1", ":7443", "m1:", "m1:0", "http://m1:1", "m1:70000", "a b:1"] {
+        for bad in [
+            "m1",
+            ":7443",
+            "m1:",
+            "m1:0",
+            "http://m1:1",
+            "m1:70000",
+            "a b:1",
+        ] {
             assert!(host_port(bad).is_err(), "{bad}");
         }
     }
@@ -161,7 +175,10 @@ mod tests {
 
     #[test]
     fn a_share_is_cpus_and_memory() {
-        let half = Share { cpu: MilliCpu(500), memory: Bytes(1 << 30) };
+        let half = Share {
+            cpu: MilliCpu(500),
+            memory: Bytes(1 << 30),
+        };
         assert_eq!(share("500m,1GiB"), Ok(half));
         for bad in ["1", "1,", ",1GiB", "1,1XB"] {
             assert!(share(bad).is_err(), "{bad}");

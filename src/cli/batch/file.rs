@@ -1,0 +1,392 @@
+//! The job file: TOML, every key known or refused by name.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use mete_model::{Bytes, Code, MilliCpu, Span};
+use mete_proto::batch::v1::JobSpec;
+use mete_proto::types::v1::Shape;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::job;
+use crate::args::values::{self, DeviceCount};
+use crate::cli::support::context::bad_toml;
+use crate::cli::support::error::{CliError, Outcome};
+
+/// Largest job file.
+const MOST_BYTES: u64 = 256 << 10;
+
+/// The only schema there is.
+const SCHEMA: &str = "mete.job/v1";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    schema: Option<Spanned<String>>,
+    name: Option<String>,
+    role: Option<String>,
+    run: Run,
+    task: Task,
+    limits: Limits,
+    logs: Logs,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Run {
+    command: Vec<String>,
+    script: Option<Spanned<String>>,
+    env: BTreeMap<String, String>,
+    chdir: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Task {
+    count: Option<Spanned<u32>>,
+    gang: Option<Spanned<bool>>,
+    min: Option<Spanned<u32>>,
+    array: Option<Spanned<String>>,
+    throttle: Option<u32>,
+    cpus: Option<Spanned<Amount>>,
+    pinned: Option<Spanned<bool>>,
+    memory: Option<Spanned<Amount>>,
+    disk: Option<Spanned<Amount>>,
+    gpus: Option<Spanned<Gpus>>,
+    devices: BTreeMap<String, Spanned<Amount>>,
+    priority: Option<i32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Limits {
+    time: Option<Spanned<String>>,
+    retries: Option<u32>,
+    stop_time: Option<Spanned<String>>,
+    no_reclaim: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Logs {
+    keep: Option<Spanned<String>>,
+}
+
+/// A whole number, a decimal one, or a text with a unit.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Whole(u64),
+    Decimal(f64),
+    Text(String),
+}
+
+impl Amount {
+    /// As it would be typed; the model's readers say what is permitted.
+    fn text(&self) -> String {
+        match self {
+            Self::Whole(number) => number.to_string(),
+            Self::Decimal(number) => number.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Gpus {
+    Amount(Amount),
+    Table(GpuTable),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GpuTable {
+    count: Amount,
+    model: Option<String>,
+    same_numa: Option<bool>,
+}
+
+/// Reads a job file.
+///
+/// # Errors
+/// `FILE` when it cannot be read; `USAGE` with file, line and what is permitted; `UNSUPPORTED` with
+/// the key that this release does not do.
+pub fn read(path: &Path) -> Outcome<JobSpec> {
+    let unreadable = |error: std::io::Error| {
+        CliError::file("read", path, &error).exit(crate::cli::support::error::exit::USAGE)
+    };
+    let size = std::fs::metadata(path).map_err(unreadable)?.len();
+    if size > MOST_BYTES {
+        let sentence = format!(
+            "{} has {}, a job file {} at most",
+            path.display(),
+            Bytes(size),
+            Bytes(MOST_BYTES)
+        );
+        return Err(CliError::new(Code::Usage, sentence));
+    }
+    let bytes = std::fs::read(path).map_err(unreadable)?;
+    let Ok(text) = String::from_utf8(bytes) else {
+        let sentence = format!(
+            "{} is not text in UTF-8, so it is no job file",
+            path.display()
+        );
+        return Err(CliError::new(Code::Usage, sentence));
+    };
+    if text.starts_with("#!") {
+        let sentence = format!(
+            "{} is a script, not a job file; scripts come later",
+            path.display()
+        );
+        return Err(CliError::new(Code::Unsupported, sentence).next(
+            format!("mete submit -- sh {}", path.display()),
+            "run it as a command",
+        ));
+    }
+    let file: File = toml::from_str(&text).map_err(|error| bad_toml(path, &text, &error))?;
+    Reader { path, text: &text }.job(file)
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn job(&self, file: File) -> Outcome<JobSpec> {
+        if let Some(schema) = file.schema.filter(|schema| schema.get_ref() != SCHEMA) {
+            let fault = format!(
+                "schema '{}' is not known, it is \"{SCHEMA}\"",
+                schema.get_ref()
+            );
+            return Err(self.wrong(&schema, fault));
+        }
+        self.refuse(&file.run.script, "run.script: give run.command")?;
+        self.refuse(&file.limits.stop_time, "limits.stop_time")?;
+        self.refuse(&file.limits.no_reclaim, "limits.no_reclaim")?;
+        self.refuse(&file.logs.keep, "logs.keep")?;
+        self.refuse(&file.task.min, "task.min")?;
+        if let Some(gang) = file.task.gang.as_ref().filter(|gang| *gang.get_ref()) {
+            return Err(self.later(gang, "task.gang"));
+        }
+        let time = match &file.limits.time {
+            Some(time) => self.read::<Span>(time, time.get_ref())?.0,
+            None => 0,
+        };
+        Ok(JobSpec {
+            name: file.name.unwrap_or_default(),
+            role: file.role.unwrap_or_default(),
+            command: file.run.command,
+            environment: file.run.env,
+            working_directory: file.run.chdir.unwrap_or_default(),
+            array: self.array(&file.task)?,
+            throttle: file.task.throttle.unwrap_or(0),
+            priority: file.task.priority.unwrap_or(0),
+            shape: Some(self.shape(&file.task)?),
+            retries: file.limits.retries.unwrap_or(0),
+            time_limit_ms: time,
+            ..JobSpec::default()
+        })
+    }
+
+    /// `count = 4` is the array `0-3`.
+    fn array(&self, task: &Task) -> Outcome<String> {
+        match (&task.array, &task.count) {
+            (Some(_), Some(count)) => Err(self.wrong(
+                count,
+                "task.count and task.array say the same; give one".to_owned(),
+            )),
+            (Some(array), None) => Ok(array.get_ref().clone()),
+            (None, Some(count)) => match *count.get_ref() {
+                0 => Err(self.wrong(count, "task.count is at least 1".to_owned())),
+                1 => Ok(String::new()),
+                count => Ok(format!("0-{}", count.saturating_sub(1))),
+            },
+            (None, None) => Ok(String::new()),
+        }
+    }
+
+    fn shape(&self, task: &Task) -> Outcome<Shape> {
+        let mut shape = Shape::default();
+        let pinned = task.pinned.as_ref().filter(|pinned| *pinned.get_ref());
+        if let Some(cpus) = &task.cpus {
+            let MilliCpu(milli) = self.read(cpus, &cpus.get_ref().text())?;
+            match pinned {
+                Some(pinned) if !milli.is_multiple_of(1000) => {
+                    let fault = "pinned cores are whole: task.cpus is not".to_owned();
+                    return Err(self.wrong(pinned, fault));
+                }
+                Some(_) => shape.cores = u32::try_from(milli / 1000).unwrap_or(u32::MAX),
+                None => shape.cpu_milli = milli,
+            }
+        } else if let Some(pinned) = pinned {
+            return Err(self.wrong(pinned, "task.pinned needs task.cpus".to_owned()));
+        }
+        if let Some(memory) = &task.memory {
+            shape.memory_bytes = self.read::<Bytes>(memory, &memory.get_ref().text())?.0;
+        }
+        if let Some(disk) = &task.disk {
+            shape.disk_bytes = self.read::<Bytes>(disk, &disk.get_ref().text())?.0;
+        }
+        if let Some(gpus) = &task.gpus {
+            shape.devices.push(job::want(&self.gpus(gpus)?));
+        }
+        for (class, amount) in &task.devices {
+            let text = format!("{class}={}", amount.get_ref().text());
+            let device = values::device_count(&text).map_err(|fault| self.wrong(amount, fault))?;
+            shape.devices.push(job::want(&device));
+        }
+        Ok(shape)
+    }
+
+    fn gpus(&self, gpus: &Spanned<Gpus>) -> Outcome<DeviceCount> {
+        let text = match gpus.get_ref() {
+            Gpus::Amount(amount) => amount.text(),
+            Gpus::Table(table) => {
+                if table.same_numa == Some(true) {
+                    return Err(self.later(gpus, "task.gpus.same_numa"));
+                }
+                let model = table
+                    .model
+                    .as_ref()
+                    .map_or_else(String::new, |model| format!(":{model}"));
+                format!("{}{model}", table.count.text())
+            }
+        };
+        values::gpus(&text).map_err(|fault| self.wrong(gpus, fault))
+    }
+
+    fn read<T: std::str::FromStr<Err = mete_model::text::BadText>>(
+        &self,
+        place: &Spanned<impl Sized>,
+        text: &str,
+    ) -> Outcome<T> {
+        text.parse()
+            .map_err(|error: mete_model::text::BadText| self.wrong(place, error.to_string()))
+    }
+
+    fn line(&self, place: &Spanned<impl Sized>) -> usize {
+        let before = self.text.get(..place.span().start).unwrap_or_default();
+        before.matches('\n').count().saturating_add(1)
+    }
+
+    fn wrong(&self, place: &Spanned<impl Sized>, fault: String) -> CliError {
+        let line = self.line(place);
+        CliError::new(
+            Code::Usage,
+            format!("{}, line {line}: {fault}", self.path.display()),
+        )
+    }
+
+    fn later(&self, place: &Spanned<impl Sized>, key: &str) -> CliError {
+        let line = self.line(place);
+        let sentence = format!(
+            "{}, line {line}: this release does not do {key}",
+            self.path.display()
+        );
+        CliError::new(Code::Unsupported, sentence).exit(crate::cli::support::error::exit::USAGE)
+    }
+
+    fn refuse<T>(&self, key: &Option<Spanned<T>>, name: &str) -> Outcome {
+        key.as_ref()
+            .map_or(Ok(()), |place| Err(self.later(place, name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Outcome<JobSpec> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("job.toml");
+        std::fs::write(&path, text).expect("written");
+        read(&path)
+    }
+
+    #[test]
+    fn a_job_file_says_what_flags_say() {
+        let text = r#"
+schema = "mete.job/v1"
+name   = "train"
+role   = "ml/vision"
+[run]
+command = ["python", "train.py"]
+env     = { OMP_NUM_THREADS = "8" }
+[task]
+count  = 4
+cpus   = 8
+pinned = true
+memory = "32GiB"
+gpus   = { count = 2, model = "a100" }
+[limits]
+time    = "4h"
+retries = 2
+"#;
+        let spec = read_text(text).expect("a job");
+        let shape = spec.shape.expect("a shape");
+        assert_eq!(
+            (shape.cores, shape.cpu_milli, shape.memory_bytes),
+            (8, 0, 32 << 30)
+        );
+        assert_eq!(
+            (shape.devices[0].class.as_str(), shape.devices[0].count),
+            ("gpu/a100", 2)
+        );
+        assert_eq!(spec.array, "0-3");
+        assert_eq!((spec.time_limit_ms, spec.retries), (4 * 3_600_000, 2));
+    }
+
+    #[test]
+    fn every_mistake_names_its_line_and_what_is_permitted() {
+        let table = [
+            ("naem = \"x\"\n", "line 1", "did you mean 'name'"),
+            ("[task]\ncpu = 2\n", "line 2", "did you mean 'cpus'"),
+            (
+                "[task]\ncpus = 2\nmemory = \"much\"\n",
+                "line 3",
+                "KiB, MiB, GiB",
+            ),
+            ("[task]\ncpus = 0.5\npinned = true\n", "line 3", "whole"),
+            ("[task]\ncount = 0\n", "line 2", "at least 1"),
+            ("[limits]\ntime = \"soon\"\n", "line 2", "500ms, 30s"),
+            ("schema = \"mete.job/v9\"\n", "line 1", "mete.job/v1"),
+            ("[run\n", "line 1", ""),
+        ];
+        for (text, line, permitted) in table {
+            let error = read_text(text).expect_err(text);
+            assert_eq!(error.exit, 2, "{error}");
+            assert!(error.sentence.contains(line), "{text}: {error}");
+            assert!(error.sentence.contains(permitted), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_this_release_does_not_do_is_refused_by_name() {
+        for (text, key) in [
+            ("[task]\ngang = true\n", "task.gang"),
+            ("[task]\nmin = 2\n", "task.min"),
+            ("[limits]\nno_reclaim = true\n", "limits.no_reclaim"),
+            ("[limits]\nstop_time = \"30s\"\n", "limits.stop_time"),
+            ("[logs]\nkeep = \"7d\"\n", "logs.keep"),
+            ("[run]\nscript = \"x.sh\"\n", "run.script"),
+            (
+                "[task]\ngpus = { count = 1, same_numa = true }\n",
+                "task.gpus.same_numa",
+            ),
+        ] {
+            let error = read_text(text).expect_err(text);
+            assert_eq!(&*error.code, "UNSUPPORTED");
+            assert!(error.sentence.contains(key), "{error}");
+        }
+        assert!(read_text("[task]\ngang = false\n").is_ok());
+    }
+
+    #[test]
+    fn a_script_is_told_apart_from_a_job_file() {
+        let error = read_text("#!/bin/sh\necho\n").expect_err("a script");
+        assert!(error.next[0].0.contains("-- sh"), "{error}");
+    }
+}
