@@ -11,6 +11,8 @@ pub mod fake;
 pub mod link;
 
 #[cfg(feature = "node")]
+pub mod check;
+#[cfg(feature = "node")]
 pub mod checkpoint;
 #[cfg(feature = "node")]
 pub mod config;

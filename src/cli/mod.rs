@@ -26,6 +26,8 @@ pub mod help;
 pub mod node;
 pub mod offer;
 pub mod quota;
+#[cfg(test)]
+mod reach;
 pub mod shell;
 pub mod status;
 pub mod support;
@@ -51,7 +53,7 @@ pub fn start() -> ExitCode {
             (in_runtime(cli), format, color, verbose)
         }
         Err(error) => {
-            let outcome = usage::from_clap(&error).map(|()| 0);
+            let outcome = usage::from_clap(&error, &arguments).map(|()| 0);
             (outcome, spoken_format(&arguments), Color::Auto, 0)
         }
     };

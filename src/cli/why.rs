@@ -1,8 +1,10 @@
 //! `mete why`: the broker's own reasons, one of them first.
 
+use mete_model::Code;
 use mete_proto::explain::v1::{ExplainRequest, ExplainResponse, Subject};
 use serde_json::{Value, json};
 
+use super::batch;
 use super::support::client::{Client, explain};
 use super::support::error::Outcome;
 use super::support::print::print_one;
@@ -25,7 +27,16 @@ pub async fn run(client: &Client, why: Why) -> Outcome {
         Kind::Role => Subject::Role,
         Kind::Claim => Subject::Claim,
     };
-    let answer = ask(client, subject, &why.name, why.nodes).await?;
+    let answer = match ask(client, subject, &why.name, why.nodes).await {
+        // The master knows whole names only; the batch framework knows what a prefix means.
+        Err(error) if subject == Subject::Job && error.is(Code::NotFound) => {
+            let (row, _, _) = batch::show::get(client, &why.name).await?;
+            ask(client, subject, &row.job, why.nodes)
+                .await
+                .map_err(|_| error)?
+        }
+        answer => answer?,
+    };
     let text = text(&answer, why.nodes);
     print_one(
         &client.style,

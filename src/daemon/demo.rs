@@ -57,7 +57,7 @@ pub async fn run(story: Story) -> Outcome {
     let mut cluster = DevCluster::start(&settings).await?;
     let ready = cluster.ready_in.as_secs_f64();
     say(&format!("  ready in {ready:.2}s, master at {}", cluster.address))?;
-    let (pool, serving) = services(&cluster.address)?;
+    let (pool, serving) = services(cluster.address.clone())?;
     let asking = cluster.client(CALL);
     let told = tokio::select! {
         told = tokio::time::timeout(LONGEST + Duration::from_secs(story.seconds), tell(&asking, &pool, story.seconds)) => told.unwrap_or_else(|_late| {
@@ -86,11 +86,11 @@ fn wanted(count: u32) -> mete_sdk::Wanted {
 }
 
 fn services(
-    address: &str,
+    address: String,
 ) -> Outcome<(PoolHandle, impl Future<Output = mete_sdk::Result<()>>)> {
     let first = wanted(SERVICES.0);
     let config = Config {
-        masters: vec![address.to_owned()],
+        masters: vec![address],
         name: "service".to_owned(),
         role: "service".to_owned(),
         failover_timeout: Span::minutes(1),

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
+use super::leave::leave_nothing;
 use super::{bind, machine, make_directory, stop_signal};
 use crate::cli::support::client::{Cluster, admin};
 use crate::cli::support::context::{ClientConfig, Context, config_path};
@@ -26,6 +27,9 @@ use crate::cli::support::print::{note, out};
 
 /// Longest time until everything stands.
 const READY: Duration = Duration::from_secs(30);
+
+/// A call while it stops.
+const CALL: Duration = Duration::from_secs(5);
 
 /// Streams of simulated agents on one connection.
 const STREAMS: usize = 256;
@@ -66,6 +70,14 @@ impl Default for Settings {
 /// Roles that every dev cluster has.
 const ROLES: [&str; 3] = ["batch", "service", "dev"];
 
+/// How far the stopping has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stop {
+    None,
+    Frameworks,
+    All,
+}
+
 /// A cluster that stands.
 #[derive(Debug)]
 pub struct DevCluster {
@@ -76,7 +88,7 @@ pub struct DevCluster {
     /// What the master said then.
     pub status: GetStatusResponse,
     parts: JoinSet<Outcome>,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
     /// Removed when the cluster stops, if it was made for it.
     temporary: Option<PathBuf>,
 }
@@ -94,7 +106,7 @@ impl DevCluster {
             .map_err(|error| CliError::new(Code::File, format!("read the address: {error}")))?
             .to_string();
         let (home, temporary) = home(settings)?;
-        let stop = watch::Sender::new(false);
+        let stop = watch::Sender::new(Stop::None);
         let mut cluster = Self {
             address: address.clone(),
             ready_in: Duration::ZERO,
@@ -129,9 +141,15 @@ impl DevCluster {
         Cluster::new(vec![self.address.clone()], timeout)
     }
 
-    /// Stops everything: agents last, so that nothing is lost that the master could still hear.
+    /// Stops everything: frameworks first, so that nothing is launched any more. A cluster that
+    /// keeps its state leaves its tasks alone; one that keeps none ends them, since nobody could
+    /// find them again.
     pub async fn stop(mut self) -> Outcome {
-        self.stop.send_replace(true);
+        self.stop.send_replace(Stop::Frameworks);
+        if self.temporary.is_some() {
+            leave_nothing(&self.client(CALL)).await;
+        }
+        self.stop.send_replace(Stop::All);
         let ending = async {
             let mut first = Ok(());
             while let Some(ended) = self.parts.join_next().await {
@@ -162,11 +180,12 @@ impl DevCluster {
         }
     }
 
-    fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+    /// Ends when the cluster has come so far in its stopping.
+    fn stopped(&self, at: Stop) -> impl Future<Output = ()> + Send + use<> {
         let mut stop = self.stop.subscribe();
         async move {
             // A sender that is gone means the same.
-            let _ = stop.wait_for(|stop| *stop).await;
+            let _ = stop.wait_for(|stop| *stop >= at).await;
         }
     }
 
@@ -178,7 +197,7 @@ impl DevCluster {
         let mut config = MasterConfig::single(storage);
         config.insecure = settings.insecure;
         let listeners = Listeners { grpc: vec![listener] };
-        let stopped = self.stopped();
+        let stopped = self.stopped(Stop::All);
         self.parts.spawn(async move {
             mete_broker::server::run(config, listeners, stopped)
                 .await
@@ -203,7 +222,7 @@ impl DevCluster {
             config.node_address = address;
             // Of its own, so that several dev clusters on one machine do not count each other.
             config.run_directory = Some(home.join("run"));
-            let stopped = self.stopped();
+            let stopped = self.stopped(Stop::All);
             self.parts.spawn(async move {
                 let changes = watch::Sender::new(AgentState::default());
                 mete_agent::shell::run(config, Some(listener), changes, stopped)
@@ -227,7 +246,7 @@ impl DevCluster {
                 beacon: Duration::from_secs(3),
                 clock: wall_clock,
             };
-            let stopped = self.stopped();
+            let stopped = self.stopped(Stop::All);
             self.parts.spawn(async move {
                 agent.run(watch::Sender::new(AgentState::default()), stopped).await;
                 Ok(())
@@ -240,7 +259,7 @@ impl DevCluster {
         let mut roles = vec!["batch".to_owned()];
         roles.extend(settings.roles.iter().cloned());
         let config = mete_batch::Config::new(vec![self.address.clone()], roles);
-        let stopped = self.stopped();
+        let stopped = self.stopped(Stop::Frameworks);
         self.parts.spawn(async move {
             mete_batch::run(config, listener, stopped)
                 .await

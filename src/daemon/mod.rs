@@ -13,6 +13,7 @@ pub mod batch;
 pub mod commands;
 pub mod demo;
 pub mod dev;
+pub mod leave;
 pub mod machine;
 pub mod master;
 pub mod service;

@@ -138,8 +138,19 @@ pub fn user() -> String {
         .into_iter()
         .find_map(|name| std::env::var(name).ok());
     named.filter(|name| !name.is_empty()).unwrap_or_else(|| {
+        let number = rustix::process::getuid().as_raw().to_string();
+        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         // Without a name the number says it.
-        rustix::process::getuid().as_raw().to_string()
+        account(&accounts, &number).unwrap_or(number)
+    })
+}
+
+/// The name of a user number in a file of accounts.
+fn account(accounts: &str, number: &str) -> Option<String> {
+    accounts.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
     })
 }
 
@@ -212,6 +223,14 @@ mod tests {
         assert_eq!(spec.shape.expect("a shape").cpu_milli, 500);
         assert_eq!(spec.command, words("/usr/bin/my+tool -x"));
         assert!(!spec.working_directory.is_empty());
+    }
+
+    #[test]
+    fn a_user_without_a_name_in_the_environment_is_looked_up() {
+        let accounts =
+            "root:x:0:0:root:/root:/bin/sh\nbroken\nada:x:1000:1000::/home/ada:/bin/sh\n";
+        assert_eq!(account(accounts, "1000").as_deref(), Some("ada"));
+        assert_eq!(account(accounts, "7"), None);
     }
 
     #[test]

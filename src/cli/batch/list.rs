@@ -115,13 +115,20 @@ pub fn listing(jobs: &[JobRow]) -> Listing {
     }
 }
 
-/// `7`, `9:11`, or nothing while it is not over.
+/// Says whether a command gave a code: not while it runs, nor when it never began.
+#[must_use]
+pub fn has_exit(row: &JobRow) -> bool {
+    let some = row.exit_code != 0 || row.exit_signal != 0;
+    row.ended_ms != 0 && (some || row.state() == JobState::Completed)
+}
+
+/// `7`, `9:11`, or nothing where there is no code.
 #[must_use]
 pub fn exit(row: &JobRow) -> String {
-    match (row.ended_ms, row.exit_signal) {
-        (0, _) => String::new(),
-        (_, 0) => row.exit_code.to_string(),
-        (_, signal) => format!("{}:{signal}", row.exit_code),
+    match (has_exit(row), row.exit_signal) {
+        (false, _) => String::new(),
+        (true, 0) => row.exit_code.to_string(),
+        (true, signal) => format!("{}:{signal}", row.exit_code),
     }
 }
 
@@ -165,7 +172,6 @@ fn row(job: &JobRow) -> Row {
 /// A job's facts.
 #[must_use]
 pub fn facts(job: &JobRow) -> serde_json::Value {
-    let over = job.ended_ms != 0;
     json!({
         "job": job.job,
         "name": job.job,
@@ -181,7 +187,7 @@ pub fn facts(job: &JobRow) -> serde_json::Value {
         "completed": job.completed,
         "failed": job.failed,
         "cancelled": job.cancelled,
-        "exit_code": over.then_some(job.exit_code),
+        "exit_code": has_exit(job).then_some(job.exit_code),
         "exit_signal": words::known_number(u64::from(job.exit_signal)),
         "reason": words::known(&job.reason),
         "command": job.command,
@@ -227,6 +233,13 @@ mod tests {
         };
         assert_eq!(facts(&row)["exit_code"], serde_json::Value::Null);
         assert_eq!(facts(&row)["state"], "RUNNING");
+        // A command that was never executed gave no code either.
+        let row = JobRow {
+            state: JobState::Failed.into(),
+            ended_ms: 9,
+            ..JobRow::default()
+        };
+        assert_eq!(exit(&row), "");
     }
 
     #[test]

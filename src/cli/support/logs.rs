@@ -61,8 +61,6 @@ pub enum Target {
     Own,
     /// Both to stderr: stdout is for something else.
     Stderr,
-    /// Both to stdout, as one log.
-    Stdout,
     /// One JSON object for each line, to stdout.
     Json,
 }
@@ -175,37 +173,47 @@ fn lost_end(task: &Task) -> LogEnd {
     ))
 }
 
-/// Writes lines; `middle` says that the last one on stdout did not end.
+/// Writes lines in their order; `middle` says that the last one did not end.
 fn write(source: &Source, how: &Copying, lines: &[LogLine], middle: &mut bool) -> Outcome {
-    let (mut to_stdout, mut to_stderr) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut to_stderr = false;
     for line in lines {
-        let target = match (how.target, line.stream) {
-            (Target::Own, LogStream::Stderr) | (Target::Stderr, _) => &mut to_stderr,
-            (Target::Own, LogStream::Stdout) | (Target::Stdout | Target::Json, _) => &mut to_stdout,
+        let stderr = match (how.target, line.stream) {
+            (Target::Own, LogStream::Stderr) | (Target::Stderr, _) => true,
+            (Target::Own, LogStream::Stdout) | (Target::Json, _) => false,
         };
+        if stderr != to_stderr {
+            flush(&bytes, to_stderr)?;
+            bytes.clear();
+            to_stderr = stderr;
+        }
         if how.target == Target::Json {
-            target.extend_from_slice(as_json(source, line).as_bytes());
+            bytes.extend_from_slice(as_json(source, line).as_bytes());
             continue;
         }
         if how.reading.prefix && !*middle {
-            target.extend_from_slice(format!("{}: ", source.label).as_bytes());
+            bytes.extend_from_slice(format!("{}: ", source.label).as_bytes());
         }
-        target.extend_from_slice(&line.text);
+        bytes.extend_from_slice(&line.text);
         if !line.partial {
-            target.push(b'\n');
+            bytes.push(b'\n');
         }
         *middle = line.partial;
     }
-    if !to_stderr.is_empty() {
-        use std::io::Write;
-        // Nobody to tell is no reason to fail.
-        let _ = std::io::stderr().lock().write_all(&to_stderr);
+    flush(&bytes, to_stderr)
+}
+
+fn flush(bytes: &[u8], to_stderr: bool) -> Outcome {
+    if bytes.is_empty() {
+        return Ok(());
     }
-    if to_stdout.is_empty() {
-        Ok(())
-    } else {
-        out_bytes(&to_stdout)
+    if !to_stderr {
+        return out_bytes(bytes);
     }
+    use std::io::Write;
+    // Nobody to tell is no reason to fail.
+    let _ = std::io::stderr().lock().write_all(bytes);
+    Ok(())
 }
 
 fn as_json(source: &Source, line: &LogLine) -> String {
@@ -232,5 +240,61 @@ fn from_sdk(source: &Source, error: &mete_sdk::Error) -> CliError {
 
 /// The last word of a log, on stderr.
 pub fn say_end(label: &str, end: &LogEnd) {
-    note(&format!("-- {label} {} --", end.reason));
+    note(&format!("-- {label} {} --", last_word(end)));
+}
+
+/// `finished, exit 0`: the phase first, unless the agent's reason says it already.
+fn last_word(end: &LogEnd) -> String {
+    let phase = end
+        .phase
+        .map(|phase| phase.to_string().to_lowercase())
+        .unwrap_or_default();
+    if phase.is_empty() || end.reason.contains(&phase) {
+        end.reason.clone()
+    } else {
+        format!("{phase}, {}", end.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mete_model::TaskPhase;
+
+    use super::*;
+
+    #[test]
+    fn a_log_ends_with_the_phase_and_the_reason() {
+        let end = |reason: &str, phase| LogEnd {
+            reason: reason.to_owned(),
+            phase,
+            exit: None,
+        };
+        assert_eq!(
+            last_word(&end("exit 7", Some(TaskPhase::Failed))),
+            "failed, exit 7"
+        );
+        assert_eq!(
+            last_word(&end("finished, exit 0", Some(TaskPhase::Finished))),
+            "finished, exit 0"
+        );
+        assert_eq!(
+            last_word(&end("log removed by retention", None)),
+            "log removed by retention"
+        );
+    }
+
+    #[test]
+    fn a_task_that_was_lost_says_that_the_rest_of_its_log_is_out_of_reach() {
+        let task = Task {
+            phase: types::TaskPhase::Lost.into(),
+            reason: "AGENT_GONE".to_owned(),
+            node: "n1".to_owned(),
+            ..Task::default()
+        };
+        assert!(
+            lost_end(&task)
+                .reason
+                .starts_with("lost (AGENT_GONE); its node n1")
+        );
+    }
 }

@@ -1,10 +1,14 @@
 //! Wrong usage, in the shape of every other error.
 
+use std::ffi::OsString;
+
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use mete_model::Code;
 
 use super::error::{CliError, Outcome};
 use super::print::out;
+use crate::args::Cli;
 
 /// Commands that are planned and not there yet.
 const LATER: [&str; 9] = [
@@ -15,7 +19,7 @@ const LATER: [&str; 9] = [
 ///
 /// # Errors
 /// `USAGE`, or `UNSUPPORTED` for commands that come later.
-pub fn from_clap(error: &clap::Error) -> Outcome {
+pub fn from_clap(error: &clap::Error, arguments: &[OsString]) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => out(&error.render().to_string()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
@@ -23,19 +27,20 @@ pub fn from_clap(error: &clap::Error) -> Outcome {
             let usage = shown.lines().find(|line| line.starts_with("Usage:"));
             let mut refused = CliError::new(Code::Usage, "a command is missing");
             refused = refused.fact(usage.unwrap_or("Usage: mete <COMMAND>"));
-            Err(with_help(refused, &shown))
+            Err(with_help(refused, arguments))
         }
-        _ => Err(refused(error)),
+        _ => Err(refused(error, arguments)),
     }
 }
 
-fn refused(error: &clap::Error) -> CliError {
+fn refused(error: &clap::Error, arguments: &[OsString]) -> CliError {
     let shown = error.render().to_string();
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
         Some(ContextValue::Strings(texts)) => texts.join(", "),
         _ => String::new(),
     };
+    let unknown = text(ContextKind::InvalidSubcommand);
     let near = [
         ContextKind::SuggestedArg,
         ContextKind::SuggestedSubcommand,
@@ -43,8 +48,8 @@ fn refused(error: &clap::Error) -> CliError {
     ]
     .into_iter()
     .map(text)
-    .find(|near| !near.is_empty());
-    let unknown = text(ContextKind::InvalidSubcommand);
+    .find(|near| !near.is_empty())
+    .or_else(|| below(&unknown));
     if LATER.contains(&unknown.as_str()) {
         let sentence = format!("'{unknown}' comes in a later release");
         return CliError::new(Code::Unsupported, sentence).next("mete help", "see what there is");
@@ -78,17 +83,34 @@ fn refused(error: &clap::Error) -> CliError {
     if let Some(usage) = shown.lines().find(|line| line.starts_with("Usage:")) {
         refused = refused.fact(usage);
     }
-    with_help(refused, &shown)
+    with_help(refused, arguments)
 }
 
-/// The command whose help is wanted, out of the line `Usage: mete node list [OPTIONS]`.
-fn with_help(error: CliError, shown: &str) -> CliError {
-    let usage = shown.lines().find_map(|line| line.strip_prefix("Usage: "));
-    let words = usage.unwrap_or("mete").split_whitespace();
-    let command: Vec<&str> = words
-        .take_while(|word| word.starts_with(char::is_alphabetic))
-        .collect();
-    error.next(format!("{} --help", command.join(" ")), "all flags")
+/// Points at the help of the command that was typed, as far as there is one.
+fn with_help(error: CliError, arguments: &[OsString]) -> CliError {
+    let mut root = Cli::command();
+    root.build();
+    let (mut at, mut typed) = (&root, String::from("mete"));
+    for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
+        match at.find_subcommand(word) {
+            Some(found) => {
+                at = found;
+                typed = format!("{typed} {word}");
+            }
+            None if word == "--" => break,
+            None => {}
+        }
+    }
+    error.next(format!("{typed} --help"), "all flags")
+}
+
+/// A command of the second level with this name: `wait` is `batch wait`.
+fn below(word: &str) -> Option<String> {
+    let root = Cli::command();
+    let found = root
+        .get_subcommands()
+        .find(|family| family.find_subcommand(word).is_some())?;
+    Some(format!("{} {word}", found.get_name()))
 }
 
 /// The parser's sentence, without what it prints around it.
@@ -108,12 +130,11 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Cli;
 
     fn said(line: &str) -> CliError {
-        let words = line.split_whitespace();
-        let error = Cli::try_parse_from(words).expect_err("refused");
-        from_clap(&error).expect_err("an error")
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let error = Cli::try_parse_from(&words).expect_err("refused");
+        from_clap(&error, &words).expect_err("an error")
     }
 
     #[test]
@@ -150,6 +171,16 @@ mod tests {
     }
 
     #[test]
+    fn a_verb_without_its_noun_is_told_the_noun() {
+        let error = said("mete wait sleep-1");
+        assert!(
+            error.sentence.contains("did you mean 'batch wait'"),
+            "{}",
+            error.sentence
+        );
+    }
+
+    #[test]
     fn a_planned_command_says_that_it_comes_later() {
         assert_eq!(&*said("mete top").code, "UNSUPPORTED");
     }
@@ -162,6 +193,7 @@ mod tests {
             "{}",
             error.sentence
         );
+        assert_eq!(error.next[0].0, "mete run --help");
         let error = said("mete why jub x");
         assert!(
             error.sentence.contains("did you mean 'job'"),

@@ -48,7 +48,7 @@ pub fn time(at_ms: u64) -> Value {
     let stamp = i64::try_from(at_ms)
         .ok()
         .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    stamp.map_or(Value::Null, |stamp| json!(stamp.to_string()))
+    stamp.map_or(Value::Null, |stamp| json!(format!("{stamp:.3}")))
 }
 
 /// A duration as people read it.
