@@ -99,8 +99,10 @@ impl Printer<'_> {
         }
         let wanted = |(field, value): &(String, String)| {
             row.facts.get(field).is_some_and(|fact| {
-                fact.as_str()
-                    .map_or_else(|| fact.to_string() == *value, |fact| fact == value)
+                let text = fact
+                    .as_str()
+                    .map_or_else(|| fact.to_string(), str::to_owned);
+                text == *value
             })
         };
         if !style.filter.iter().all(wanted) {
@@ -115,10 +117,8 @@ impl Printer<'_> {
             }
             Format::Json | Format::Jsonl | Format::Yaml | Format::Name => {
                 let mut listing = listing(vec![row]);
-                let format = match style.format {
-                    Format::Name => Format::Name,
-                    _ => Format::Jsonl,
-                };
+                let name = style.format == Format::Name;
+                let format = if name { Format::Name } else { Format::Jsonl };
                 let style = super::support::print::Style {
                     format,
                     ..style.clone()

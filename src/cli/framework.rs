@@ -28,10 +28,10 @@ pub async fn run(client: &Client, command: Command) -> Outcome {
 }
 
 fn of(object: Object) -> Option<Framework> {
-    match object.object? {
-        Content::Framework(framework) => Some(framework),
-        _ => None,
-    }
+    let Content::Framework(framework) = object.object? else {
+        return None;
+    };
+    Some(framework)
 }
 
 /// Frameworks as a listing.
@@ -170,12 +170,12 @@ async fn show(client: &Client, name: &str) -> Outcome {
 
 /// Claims as a listing.
 pub fn claims(revision: u64, objects: Vec<Object>) -> Listing {
-    let rows = objects
-        .into_iter()
-        .filter_map(|object| match object.object? {
-            Content::Claim(claim) => claim_row(&claim),
-            _ => None,
-        });
+    let rows = objects.into_iter().filter_map(|object| {
+        let Content::Claim(claim) = object.object? else {
+            return None;
+        };
+        claim_row(&claim)
+    });
     Listing {
         kind: "ClaimList",
         revision: Some(revision),

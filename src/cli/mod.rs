@@ -137,7 +137,7 @@ async fn run(cli: Cli) -> Outcome<u8> {
         | Command::Master(_)
         | Command::Agent(_)
         | Command::Service(_)
-        | Command::Bench(_) => daemon(globals, cli.command).await,
+        | Command::Bench(_) => Box::pin(daemon(globals, cli.command)).await,
     }
 }
 
@@ -150,7 +150,7 @@ async fn daemon(globals: &Globals, command: Command) -> Outcome<u8> {
     let done = |()| 0;
     match command {
         Command::Dev(flags) => commands::dev(flags).await.map(done),
-        Command::Demo(flags) => commands::demo(flags).await.map(done),
+        Command::Demo(flags) => Box::pin(commands::demo(flags)).await.map(done),
         Command::Master(flags) => commands::master(flags).await.map(done),
         Command::Agent(Agent::Start(flags)) => {
             commands::agent_start(flags, masters()?).await.map(done)
@@ -160,7 +160,27 @@ async fn daemon(globals: &Globals, command: Command) -> Outcome<u8> {
             commands::service_start(flags, masters()?).await.map(done)
         }
         Command::Bench(bench) => crate::bench::commands::bench(bench, &style).await.map(done),
-        _ => Err(CliError::new(
+        Command::Agent(Agent::Show(_))
+        | Command::Batch(_)
+        | Command::Run(_)
+        | Command::Submit(_)
+        | Command::Ps(_)
+        | Command::Logs(_)
+        | Command::Status
+        | Command::Why(_)
+        | Command::Events(_)
+        | Command::Node(_)
+        | Command::Framework(_)
+        | Command::Offer(_)
+        | Command::Task(_)
+        | Command::Quota(_)
+        | Command::Admin(_)
+        | Command::Context(_)
+        | Command::Config(_)
+        | Command::Completion(_)
+        | Command::Man(_)
+        | Command::Help(_)
+        | Command::Version => Err(CliError::new(
             Code::Internal,
             "a client command was sent to the daemons",
         )),

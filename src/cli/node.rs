@@ -53,10 +53,10 @@ pub fn listing(revision: u64, objects: Vec<Object>) -> Listing {
 }
 
 fn of(object: Object) -> Option<Node> {
-    match object.object? {
-        Content::Node(node) => Some(node),
-        _ => None,
-    }
+    let Content::Node(node) = object.object? else {
+        return None;
+    };
+    Some(node)
 }
 
 fn footer(nodes: &[Node]) -> String {

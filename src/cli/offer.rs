@@ -33,12 +33,12 @@ async fn list(client: &Client, flags: OfferList) -> Outcome {
 
 /// Offers as a listing.
 pub fn listing(revision: u64, objects: Vec<Object>) -> Listing {
-    let rows = objects
-        .into_iter()
-        .filter_map(|object| match object.object? {
-            Content::Offer(offer) => Some(row(&offer)),
-            _ => None,
-        });
+    let rows = objects.into_iter().filter_map(|object| {
+        let Content::Offer(offer) = object.object? else {
+            return None;
+        };
+        Some(row(&offer))
+    });
     Listing {
         kind: "OfferList",
         revision: Some(revision),

@@ -27,9 +27,11 @@ pub async fn run(client: &Client, command: Command) -> Outcome {
 pub fn tree(revision: u64, objects: Vec<Object>) -> Listing {
     let mut roles: Vec<Role> = objects
         .into_iter()
-        .filter_map(|object| match object.object? {
-            Content::Role(role) => Some(role),
-            _ => None,
+        .filter_map(|object| {
+            let Content::Role(role) = object.object? else {
+                return None;
+            };
+            Some(role)
         })
         .collect();
     let path = |role: &Role| {

@@ -34,14 +34,12 @@ pub async fn run(client: &Client) -> Outcome {
             ..Filter::default()
         };
         let (_, objects) = client.cluster.list(Kind::Node, filter).await?;
-        away.extend(
-            objects
-                .into_iter()
-                .filter_map(|object| match object.object? {
-                    Content::Node(node) => Some((node.name, node.state, node.state_since_ms)),
-                    _ => None,
-                }),
-        );
+        away.extend(objects.into_iter().filter_map(|object| {
+            let Content::Node(node) = object.object? else {
+                return None;
+            };
+            Some((node.name, node.state, node.state_since_ms))
+        }));
     }
     let text = text(&status, &away);
     print_one(

@@ -39,10 +39,10 @@ async fn list(client: &Client, flags: TaskList) -> Outcome {
 }
 
 fn of(object: Object) -> Option<Task> {
-    match object.object? {
-        Content::Task(task) => Some(task),
-        _ => None,
-    }
+    let Content::Task(task) = object.object? else {
+        return None;
+    };
+    Some(task)
 }
 
 /// Tasks as a listing.

@@ -108,11 +108,20 @@ impl CliError {
         } else {
             reason.to_owned()
         };
+        let mut sentence = first_line(status.message());
+        let mut code = code;
+        // Programs are told how to go on (come again), people why: a code before the sentence.
+        if let Some((exact, rest)) = sentence.split_once(": ")
+            && exact.parse::<Code>().is_ok()
+        {
+            code = exact.to_owned();
+            sentence = rest.to_owned();
+        }
         let known: Option<Code> = code.parse().ok();
         let mut error = Self {
             exit: known.map_or(exit::FAILED, exit_of),
             code: code.into(),
-            sentence: first_line(status.message()),
+            sentence,
             facts: Vec::new(),
             next: Vec::new(),
             cause: format!("gRPC status {:?}", status.code()),

@@ -112,9 +112,10 @@ impl Row {
     /// A row from a name, its cells, and an object of facts.
     #[must_use]
     pub fn new(name: impl Into<String>, cells: Vec<String>, facts: Value) -> Self {
-        let facts = match facts {
-            Value::Object(facts) => facts,
-            other => Map::from_iter([("value".to_owned(), other)]),
+        let facts = if let Value::Object(facts) = facts {
+            facts
+        } else {
+            Map::from_iter([("value".to_owned(), facts)])
         };
         Self {
             name: name.into(),

@@ -134,9 +134,11 @@ impl Table {
         let mut changed = shape(change.revision, change.put);
         changed.choose(&client.style)?;
         if machine {
-            let gone = removed.iter().map(|key| match client.style.format {
-                Format::Name => format!("{key}\n"),
-                _ => json!({ "removed": key, "revision": change.revision }).to_string() + "\n",
+            let gone = removed.iter().map(|key| {
+                if client.style.format == Format::Name {
+                    return format!("{key}\n");
+                }
+                json!({ "removed": key, "revision": change.revision }).to_string() + "\n"
             });
             return out(&(changed.text(&line_style(client))? + &gone.collect::<String>()));
         }
