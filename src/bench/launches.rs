@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use mete_model::task::FakeTask;
 use mete_proto::admin::v1::{GetRaftRequest, GetStatusRequest};
 use mete_sdk::{Claim, TaskSpec};
 use uuid::Uuid;
@@ -71,6 +72,8 @@ async fn measure(size: &Size, home: PathBuf, figures: &mut Figures) -> Outcome {
         fake: size.agents,
         state_directory: Some(home),
         batch: false,
+        // Until they are killed: what is measured is launching, not ending.
+        unsaid: FakeTask::default(),
         ..Settings::default()
     };
     let cluster = DevCluster::start(&settings).await?;

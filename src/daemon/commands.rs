@@ -27,7 +27,7 @@ pub async fn dev(flags: flags::Dev) -> Outcome {
         listen: flags.listen,
         insecure: flags.insecure,
         roles: flags.roles,
-        batch: true,
+        ..dev::Settings::default()
     };
     dev::run(settings, flags.headless, flags.ready_json).await
 }

@@ -10,7 +10,8 @@ use mete_agent::driver::AgentState;
 use mete_agent::fake::{FakeAgent, PooledDial, wall_clock};
 use mete_broker::config::{Config as MasterConfig, Storage};
 use mete_broker::server::Listeners;
-use mete_model::{Code, NodeKey};
+use mete_model::task::FakeTask;
+use mete_model::{Code, NodeKey, Span};
 use mete_proto::admin::v1::{Filter, GetStatusRequest, GetStatusResponse, Kind, SetRoleRequest};
 use mete_proto::dial::TcpDial;
 use tokio::net::TcpListener;
@@ -30,6 +31,9 @@ const READY: Duration = Duration::from_secs(30);
 
 /// A call while it stops.
 const CALL: Duration = Duration::from_secs(5);
+
+/// How a simulated agent plays a task that says nothing about being simulated.
+const PRETENDED: FakeTask = FakeTask { run: Span::seconds(2), exit_code: 0 };
 
 /// Streams of simulated agents on one connection.
 const STREAMS: usize = 256;
@@ -51,6 +55,8 @@ pub struct Settings {
     pub roles: Vec<String>,
     /// With the batch framework.
     pub batch: bool,
+    /// How simulated agents play tasks that do not say it themselves.
+    pub unsaid: FakeTask,
 }
 
 impl Default for Settings {
@@ -63,6 +69,7 @@ impl Default for Settings {
             insecure: false,
             roles: Vec::new(),
             batch: true,
+            unsaid: PRETENDED,
         }
     }
 }
@@ -120,7 +127,7 @@ impl DevCluster {
         cluster.wait_for("the master to lead", &asking, |status| status.term > 0).await?;
         make_roles(&asking, &settings.roles).await?;
         cluster.spawn_agents(settings, &home).await?;
-        cluster.spawn_fakes(settings.fake);
+        cluster.spawn_fakes(settings.fake, settings.unsaid);
         if settings.batch {
             cluster.spawn_batch(settings).await?;
         }
@@ -233,7 +240,7 @@ impl DevCluster {
         Ok(())
     }
 
-    fn spawn_fakes(&mut self, count: u32) {
+    fn spawn_fakes(&mut self, count: u32, unsaid: FakeTask) {
         let dial = Arc::new(PooledDial::new(Arc::new(TcpDial::default()), STREAMS));
         for number in 1..=count {
             let agent = FakeAgent {
@@ -248,7 +255,8 @@ impl DevCluster {
             };
             let stopped = self.stopped(Stop::All);
             self.parts.spawn(async move {
-                agent.run(watch::Sender::new(AgentState::default()), stopped).await;
+                let changes = watch::Sender::new(AgentState::default());
+                agent.run_playing(unsaid, changes, stopped).await;
                 Ok(())
             });
         }
@@ -378,6 +386,12 @@ fn banner(settings: &Settings, cluster: &DevCluster) -> Outcome {
         "  agents     {} real (process runtime), {} simulated",
         settings.nodes, settings.fake
     ));
+    if settings.fake > 0 {
+        note(&format!(
+            "             simulated ones run nothing: a task there ends after {} with exit code {}",
+            settings.unsaid.run, settings.unsaid.exit_code
+        ));
+    }
     note(&format!("  frameworks {}", if settings.batch { "batch" } else { "none" }));
     note(&format!("  state      {state}"));
     note(&format!("  differs    {}", machine::differences()));

@@ -28,7 +28,10 @@ const STEP: usize = 16;
 /// GPUs of the sample in `live`, when not said.
 const SAMPLE: u32 = 80;
 
-/// In `live` a second of the trace is a millisecond, and no gap is longer than this.
+/// In `live` so many seconds of the trace are one millisecond of virtual time.
+const SECONDS_PER_MS: u64 = 10;
+
+/// In `live` no gap between two pods is longer than this.
 const LONGEST_GAP: Duration = Duration::from_secs(5);
 
 /// Looks at the cluster until it is still, at the most; each is 10 ms of virtual time.
@@ -170,13 +173,13 @@ async fn fill(mut stage: Stage, pods: &[Pod]) -> Outcome<Stage> {
 async fn live(mut stage: Stage, pods: &[Pod]) -> Outcome<Stage> {
     let mut last = pods.first().map_or(0, |pod| pod.created);
     for pod in pods {
-        let gap = Duration::from_millis(pod.created.saturating_sub(last));
+        let gap = Duration::from_millis(pod.created.saturating_sub(last) / SECONDS_PER_MS);
         last = pod.created;
         if !gap.is_zero() {
             tokio::time::sleep(gap.min(LONGEST_GAP)).await;
             stage.check().await?;
         }
-        let life = Span(pod.ended.saturating_sub(pod.created).max(1));
+        let life = Span((pod.ended.saturating_sub(pod.created) / SECONDS_PER_MS).max(1));
         stage.player(pod).declare(&[pod], Some(life)).await?;
     }
     // What still runs may be days of the trace from its end; what waits is looked at below.
