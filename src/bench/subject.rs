@@ -19,13 +19,13 @@ const MOST_UPDATES: usize = 8192;
 
 /// The framework.
 #[derive(Debug)]
-pub struct Subject {
+pub(super) struct Subject {
     session: Session,
     events: Events,
     /// When a run's accept was sent, until it runs.
     sent: HashMap<RunId, Instant>,
     /// Launches that were refused and sent again.
-    pub refused: u64,
+    pub(super) refused: u64,
     next: u64,
 }
 
@@ -34,7 +34,7 @@ impl Subject {
     ///
     /// # Errors
     /// Why there is no session.
-    pub async fn connect(master: &str, name: &str) -> Outcome<Self> {
+    pub(super) async fn connect(master: &str, name: &str) -> Outcome<Self> {
         let config = SessionConfig::new(vec![master.to_owned()], name, "dev");
         let (session, events) = Session::open(config).map_err(|error| from_sdk(&error))?;
         let subject =
@@ -50,7 +50,7 @@ impl Subject {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn want(&self, claim: &str, wanted: Claim) -> Outcome {
+    pub(super) async fn want(&self, claim: &str, wanted: Claim) -> Outcome {
         self.session.want(claim, wanted).await.map_err(|error| from_sdk(&error))
     }
 
@@ -58,7 +58,7 @@ impl Subject {
     ///
     /// # Errors
     /// The refusal.
-    pub async fn withdraw(&self, claim: &str) -> Outcome {
+    pub(super) async fn withdraw(&self, claim: &str) -> Outcome {
         self.session.withdraw([claim]).await.map_err(|error| from_sdk(&error))
     }
 
@@ -75,7 +75,7 @@ impl Subject {
     ///
     /// # Errors
     /// `TIMED_OUT`.
-    pub async fn first_offer(&mut self, claim: &str) -> Outcome<Vec<Offer>> {
+    pub(super) async fn first_offer(&mut self, claim: &str) -> Outcome<Vec<Offer>> {
         loop {
             if let Event::Offers(offers) = self.next_event("an offer").await?
                 && offers.iter().any(|offer| {
@@ -91,7 +91,7 @@ impl Subject {
     ///
     /// # Errors
     /// Why the session is over.
-    pub async fn launch(&mut self, offers: Vec<Offer>, claim: &str, spec: &TaskSpec) -> Outcome {
+    pub(super) async fn launch(&mut self, offers: Vec<Offer>, claim: &str, spec: &TaskSpec) -> Outcome {
         let shared = std::sync::Arc::new(spec.run.clone());
         let mut offers = Offers::new(&self.session, offers);
         let now = Instant::now();
@@ -117,7 +117,7 @@ impl Subject {
     ///
     /// # Errors
     /// `TIMED_OUT`, or why the session is over.
-    pub async fn run_all(
+    pub(super) async fn run_all(
         &mut self,
         claim: &str,
         count: usize,
@@ -157,7 +157,7 @@ impl Subject {
     ///
     /// # Errors
     /// Why the session is over.
-    pub async fn teardown(self) -> Outcome {
+    pub(super) async fn teardown(self) -> Outcome {
         self.session.teardown().await.map_err(|error| from_sdk(&error))
     }
 }

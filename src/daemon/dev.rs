@@ -176,14 +176,12 @@ impl DevCluster {
 
     /// Waits until a part ends by itself: with an error, or not at all.
     pub async fn failed(&mut self) -> CliError {
-        loop {
-            match self.parts.join_next().await {
-                Some(Ok(Err(error))) => return error,
-                Some(Ok(Ok(())) | Err(_)) => {
-                    return CliError::new(Code::Internal, "a part of the cluster ended by itself");
-                }
-                None => return std::future::pending().await,
+        match self.parts.join_next().await {
+            Some(Ok(Err(error))) => error,
+            Some(Ok(Ok(())) | Err(_)) => {
+                CliError::new(Code::Internal, "a part of the cluster ended by itself")
             }
+            None => std::future::pending().await,
         }
     }
 
