@@ -1,4 +1,5 @@
-//! Compiles every `.proto` below `mete/` without protoc, and keeps the descriptor set for reflection.
+//! Compiles every `.proto` below `mete/` without protoc, and keeps the descriptor set for
+//! reflection.
 
 use std::path::{Path, PathBuf};
 
