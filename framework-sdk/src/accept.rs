@@ -103,13 +103,25 @@ pub struct LaunchVerdict {
 
 /// Verdicts that are on their way. Dropping it does not take the accept back.
 #[derive(Debug)]
-pub struct Accepting(oneshot::Receiver<Result<Vec<LaunchVerdict>>>);
+pub struct Accepting {
+    runs: Vec<RunId>,
+    answer: oneshot::Receiver<Result<Vec<LaunchVerdict>>>,
+}
+
+impl Accepting {
+    /// What the accept launches, in its order: for those who must know when there is an error
+    /// instead of verdicts. Then nothing of it was launched.
+    #[must_use]
+    pub fn runs(&self) -> &[RunId] {
+        &self.runs
+    }
+}
 
 impl Future for Accepting {
     type Output = Result<Vec<LaunchVerdict>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0)
+        Pin::new(&mut self.answer)
             .poll(cx)
             .map(|answer| answer.unwrap_or(Err(Error::Closed)))
     }
@@ -129,7 +141,8 @@ pub(crate) async fn begin(core: &Arc<Core>, accept: Accept) -> Result<Accepting>
             return Err(error);
         }
     };
-    let (told, accepting) = oneshot::channel();
+    let (told, answer) = oneshot::channel();
+    let accepting = Accepting { runs: runs.clone(), answer };
     let core = Arc::clone(core);
     // On its own, so that the picture is right also when nobody waits for the verdicts.
     tokio::spawn(async move {
@@ -141,7 +154,7 @@ pub(crate) async fn begin(core: &Arc<Core>, accept: Accept) -> Result<Accepting>
         }
         let _ = told.send(answer);
     });
-    Ok(Accepting(accepting))
+    Ok(accepting)
 }
 
 fn infos(accept: &Accept) -> impl Iterator<Item = RunInfo> + '_ {

@@ -100,7 +100,8 @@ pub fn piece(job: &Job, piece: usize) -> (Vec<u8>, Vec<u8>) {
 /// Rebuilds the jobs from all records under `job/`, in key order.
 ///
 /// # Errors
-/// Which record cannot be read. A queue that is not whole must not start: it would run things twice.
+/// Which record cannot be read. A queue that is not whole must not start: it would run things
+/// twice.
 pub fn read(records: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<Job>, String> {
     let mut jobs: Vec<Job> = Vec::new();
     for (key, value) in records {

@@ -175,11 +175,12 @@ impl Shell {
         for accepting in submitted.accepting {
             let verdicts = self.verdicts.0.clone();
             tokio::spawn(async move {
-                match accepting.await {
-                    // The loop ends before its receiver does.
-                    Ok(list) => drop(verdicts.send(list).await),
-                    Err(error) => tracing::debug!(%error, "an accept has no verdict"),
-                }
+                let runs = accepting.runs().to_vec();
+                // An accept of which nothing was evaluated has launched nothing: its elements wait
+                // again, and its launches are in flight no more.
+                let list = accepting.await.unwrap_or_else(|error| refused(runs, &error));
+                // The loop ends before its receiver does.
+                drop(verdicts.send(list).await);
             });
         }
         Ok(())
@@ -401,6 +402,14 @@ impl Shell {
         }
         Ok(())
     }
+}
+
+/// Every launch of an accept that was refused whole.
+fn refused(runs: Vec<RunId>, error: &Error) -> Verdicts {
+    let code = error.code().unwrap_or(mete_sdk::Code::Unknown);
+    let reason = mete_sdk::Reason::new(code, error.to_string());
+    let refused = |run| LaunchVerdict { run, outcome: Err(reason.clone()) };
+    runs.into_iter().map(refused).collect()
 }
 
 fn launch(name: &str, start: &Start, spec: &Arc<RawTaskSpec>) -> Launch {

@@ -1,8 +1,8 @@
 //! The service framework: keeps N long-running tasks of each kind alive.
 //!
-//! It is the SDK's [`mete_sdk::TaskPool`] with a configuration in front. It keeps nothing: killed and
-//! started again with the same configuration, it takes its tasks over by their labels and starts
-//! none twice. It uses the public SDK only.
+//! It is the SDK's [`mete_sdk::TaskPool`] with a configuration in front. It keeps nothing: killed
+//! and started again with the same configuration, it takes its tasks over by their labels and
+//! starts none twice. It uses the public SDK only.
 
 use std::future::Future;
 use std::time::Duration;
