@@ -11,7 +11,7 @@
 //! oldest. A share includes one task of the claim that would be served. What remains goes, as
 //! plain offers, to frameworks that opted in.
 //!
-//! What it promises; `tests/properties.rs` tests each by its number:
+//! What it promises; `tests/properties` tests each by its number:
 //!
 //! - **P1** A patched view is the same as one built anew from what it holds ([`View::audit`]).
 //! - **P2** A round never places more on an agent than is free there, by amount and by name; each
@@ -25,10 +25,11 @@
 //!   cluster, halved as often as the view says, or one task of a claim where that is more.
 //! - **P6** A framework that is away or suppressed in a role, and an agent that is not schedulable
 //!   or hidden, get nothing.
-//! - **P7** Fair: where roles compete for the same room, the share ÷ weight of one that was served is
-//!   at most that of any other that still waits, with the other's next task added, and one step of
-//!   the grid; crumbs too small for the other's task do not count. With tasks larger than a step, on one agent, a round gives each claim what the
-//!   allocator written the plain way gives it ([`reference::naive`]).
+//! - **P7** Fair: where roles compete for the same room, the share ÷ weight of one that was served
+//!   is at most that of any other that still waits, with the other's next task added, and one step
+//!   of the grid; crumbs too small for the other's task do not count. With tasks larger than a
+//!   step, on one agent, a round gives each claim what the allocator written the plain way gives it
+//!   ([`reference::naive`]).
 //! - **P8** An incremental round places the same as a whole one, if the view was settled before the
 //!   change (a whole round would have placed nothing) and [`Dirty`] names all that changed for the
 //!   better: claims put, agents with more free, frameworks that came back or have less out.

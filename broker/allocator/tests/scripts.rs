@@ -1,9 +1,10 @@
 //! Golden scripts: each file under `scripts` is a scenario, told by its name.
 //!
-//! `agent n1 cpu=8000 mem=16 gpus=2 names=8` puts an agent (memory in GiB, `names` cores by name), `free`
-//! sets what is free on it, `role`, `framework`, `claim` and `refuse` put the rest; `round` runs a
-//! round (all of it, or `agents=`, `claims=`, `frameworks=`) and books what it placed as offers,
-//! `answer` returns all offers of a framework, `explain` shows one claim against all agents.
+//! `agent n1 cpu=8000 mem=16 gpus=2 names=8` puts an agent (memory in GiB, `names` cores by name),
+//! `free` sets what is free on it, `role`, `framework`, `claim` and `refuse` put the rest; `round`
+//! runs a round (all of it, or `agents=`, `claims=`, `frameworks=`) and books what it placed as
+//! offers, `answer` returns all offers of a framework, `explain` shows one claim against all
+//! agents.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
