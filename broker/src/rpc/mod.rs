@@ -52,8 +52,14 @@ pub fn routes(handle: &Handle, feed: &Arc<Feed>) -> Routes {
     let events = EventServiceServer::new(events_service::Events::new(door, news));
     let (_, health) = tonic_health::server::health_reporter();
     let mut routes = Routes::builder();
-    routes.add_service(frameworks).add_service(agents).add_service(health);
-    routes.add_service(admin).add_service(explain).add_service(events);
+    routes
+        .add_service(frameworks)
+        .add_service(agents)
+        .add_service(health);
+    routes
+        .add_service(admin)
+        .add_service(explain)
+        .add_service(events);
     add_reflection(&mut routes);
     routes.routes()
 }

@@ -298,8 +298,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// Makes the reserve (again) if the disk has twice as much free. A reserve that cannot be had is
-    /// not worth a failure: the limit on free space still holds.
+    /// Makes the reserve (again) if the disk has twice as much free. A reserve that cannot be had
+    /// is not worth a failure: the limit on free space still holds.
     pub fn replenish(&self, dir: &Path) {
         let plenty = free_bytes(dir).is_ok_and(|free| free >= self.bytes.saturating_mul(2));
         if !plenty || self.bytes == 0 || self.path.exists() {

@@ -8,10 +8,12 @@
 //! One replica's store on disk:
 //!
 //! ```text
-//! <data>/store/CURRENT          name of the live generation; replaced by rename
-//! <data>/store/gen-000007/      the log and everything about this replica
-//! <data>/store/snap-...         one snapshot of the machine, checksummed
-//! <data>/store/RESERVE          preallocated room, given up when the disk is full
+//! CURRENT          name of the live generation; replaced by rename
+//! gen-000007/      the log and everything about this replica
+//! snap-...         one snapshot of the machine, checksummed
+//! FLUSHED          how far the log was flushed
+//! RESERVE          preallocated room, given up when the disk is full
+//! LOCK             held by the process that uses it
 //! ```
 //!
 //! [`chunk`], [`plan`] and [`load`] are pure: the form of a record, which records one append

@@ -34,7 +34,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Where a store is and how large it may grow.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The store's own directory, `<data>/store`.
+    /// The store's own directory; nothing else may be in it.
     pub dir: PathBuf,
     /// The engine's cache.
     pub cache_bytes: u64,
