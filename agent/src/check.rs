@@ -250,27 +250,9 @@ fn cgroups(what: &Check<'_>) -> Vec<Row> {
 }
 
 /// Whether a process can be born in a cgroup, which is what makes starts fast.
-#[expect(unsafe_code, reason = "tries the very call that starts use")]
 fn born_inside(directory: &Path) -> Row {
-    use std::os::fd::AsFd;
-
     let name = "start into cgroup";
-    let tried = File::open(directory).and_then(|directory| {
-        // SAFETY: the child leaves at once, with a system call and nothing else.
-        match unsafe { spawn::fork_into(Some(directory.as_fd()))? } {
-            spawn::Forked::Child { .. } => spawn::leave(0),
-            spawn::Forked::Parent {
-                handle,
-                born_inside,
-                ..
-            } => {
-                let options = rustix::process::WaitIdOptions::EXITED;
-                rustix::process::waitid(rustix::process::WaitId::PidFd(handle.as_fd()), options)?;
-                Ok(born_inside)
-            }
-        }
-    });
-    match tried {
+    match File::open(directory).and_then(|directory| spawn::can_be_born_in(&directory)) {
         Ok(true) => Row::new(
             name,
             Outcome::Ok,

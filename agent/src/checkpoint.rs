@@ -103,29 +103,7 @@ impl Checkpoint {
         boot_id: Uuid,
         fresh_agent_id: Uuid,
     ) -> io::Result<(Self, Recovered)> {
-        let mut damage = Vec::new();
-        let mut best: Option<Loaded> = None;
-        for name in [CURRENT, PREVIOUS] {
-            match load(&directory.join(name)) {
-                Ok(Some(found)) => {
-                    let newer = best
-                        .as_ref()
-                        .is_none_or(|best| best.header.counter < found.header.counter);
-                    if newer {
-                        best = Some(found);
-                    }
-                }
-                Ok(None) => {}
-                Err(what) => {
-                    damage.push(format!("{name}: {what}"));
-                    if name == CURRENT {
-                        // Kept for people; the next compaction would replace it.
-                        let kept = directory.join(DAMAGED);
-                        let _best_effort = std::fs::rename(directory.join(name), kept);
-                    }
-                }
-            }
-        }
+        let (best, damage) = Self::newest(directory);
         let mut recovered = Recovered {
             agent_id: fresh_agent_id,
             topology_epoch: 0,
@@ -178,6 +156,34 @@ impl Checkpoint {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The newer of the readable files, and what was wrong with the others.
+    fn newest(directory: &Path) -> (Option<Loaded>, Vec<String>) {
+        let mut damage = Vec::new();
+        let mut best: Option<Loaded> = None;
+        for name in [CURRENT, PREVIOUS] {
+            match load(&directory.join(name)) {
+                Ok(Some(found)) => {
+                    let newer = best
+                        .as_ref()
+                        .is_none_or(|best| best.header.counter < found.header.counter);
+                    if newer {
+                        best = Some(found);
+                    }
+                }
+                Ok(None) => {}
+                Err(what) => {
+                    damage.push(format!("{name}: {what}"));
+                    if name == CURRENT {
+                        // Kept for people; the next compaction would replace it.
+                        let kept = directory.join(DAMAGED);
+                        let _best_effort = std::fs::rename(directory.join(name), kept);
+                    }
+                }
+            }
+        }
+        (best, damage)
     }
 
     fn begin(directory: &Path, header: Header, records: &[Record]) -> io::Result<Self> {

@@ -128,7 +128,9 @@ pub async fn drive<H: Host>(
             }
         }
         while events.len() < MOST_EVENTS {
-            let Ok(from) = wiring.from_link.try_recv() else { break };
+            let Ok(from) = wiring.from_link.try_recv() else {
+                break;
+            };
             take(&core, from, &mut events);
         }
         turns = turns.saturating_add(1);
@@ -145,7 +147,10 @@ pub async fn drive<H: Host>(
 fn take(core: &AgentCore, from: FromLink, events: &mut Vec<Event>) {
     match from {
         FromLink::HelloWanted(answer) => {
-            let hello = Hello { inventory: core.inventory().clone(), held: core.held() };
+            let hello = Hello {
+                inventory: core.inventory().clone(),
+                held: core.held(),
+            };
             // The link has given up on this connection: it will ask again.
             let _gone = answer.send(hello);
         }

@@ -64,13 +64,21 @@ impl FakeAgent {
         let (to_link, from_driver) = mpsc::channel(64);
         let (to_driver, from_link) = mpsc::channel(64);
         let (_asker, questions) = mpsc::channel(1);
-        let identity = Identity { node_key: self.node_key, node_name: self.node_name };
+        let identity = Identity {
+            node_key: self.node_key,
+            node_name: self.node_name,
+        };
         let settings = LinkSettings::new(self.masters, self.dial);
         let linking = link(identity, settings, to_driver, from_driver);
         let core = AgentCore::new(self.inventory);
         let mut host = FakeHost::new(self.start_delay, self.clock);
         host.unsaid = unsaid;
-        let wiring = Wiring { from_link, to_link, state, questions };
+        let wiring = Wiring {
+            from_link,
+            to_link,
+            state,
+            questions,
+        };
         tokio::select! {
             () = linking => {}
             result = drive(core, host, Vec::new(), wiring, self.beacon, shutdown) => {
@@ -84,7 +92,9 @@ impl FakeAgent {
 #[must_use]
 pub fn wall_clock() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Timestamp(since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+    Timestamp(since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }))
 }
 
 /// What happens to a pretended run next.
@@ -123,7 +133,9 @@ impl FakeHost {
     }
 
     fn after(&mut self, delay: Duration, step: Step) {
-        let at = Instant::now().checked_add(delay).unwrap_or_else(Instant::now);
+        let at = Instant::now()
+            .checked_add(delay)
+            .unwrap_or_else(Instant::now);
         self.counter = self.counter.saturating_add(1);
         self.steps.insert((at, self.counter), step);
     }
@@ -151,7 +163,11 @@ impl FakeHost {
                 let now = (self.clock)();
                 end.at = Some(now);
                 let wall_ms = now.since(began).0;
-                end.usage = Some(Usage { cpu_ms: wall_ms, wall_ms, ..Usage::default() });
+                end.usage = Some(Usage {
+                    cpu_ms: wall_ms,
+                    wall_ms,
+                    ..Usage::default()
+                });
                 Some(Event::Ended { key, end })
             }
         }
@@ -163,14 +179,15 @@ fn own_end(spec: &TaskSpec, unsaid: FakeTask) -> Option<(Duration, RunEnd)> {
     let is_said = spec.fake != FakeTask::default();
     let fake = if is_said { spec.fake } else { unsaid };
     let run = fake.run;
-    let limit = spec.time_limit.filter(|limit| run == Span::ZERO || *limit < run);
+    let limit = spec
+        .time_limit
+        .filter(|limit| run == Span::ZERO || *limit < run);
     if let Some(limit) = limit {
         let mut end = RunEnd::bare(Ending::Signal(15));
         end.time_limit = true;
         return Some((limit.into(), end));
     }
-    (run != Span::ZERO)
-        .then(|| (run.into(), RunEnd::bare(Ending::Code(fake.exit_code))))
+    (run != Span::ZERO).then(|| (run.into(), RunEnd::bare(Ending::Code(fake.exit_code))))
 }
 
 impl Host for FakeHost {
@@ -238,7 +255,11 @@ impl PooledDial {
     /// Shares what `inner` opens among so many streams each.
     #[must_use]
     pub fn new(inner: SharedDial, per_connection: usize) -> Self {
-        Self { inner, per_connection: per_connection.max(1), pool: Arc::default() }
+        Self {
+            inner,
+            per_connection: per_connection.max(1),
+            pool: Arc::default(),
+        }
     }
 }
 
@@ -254,14 +275,20 @@ impl Dial for PooledDial {
                 pool.dials = pool.dials.saturating_add(1);
                 // Later dials are reconnects: they spread over what is there.
                 let last = pool.channels.len().saturating_sub(1);
-                pool.channels.get(if at > 4 * last { at % (last + 1) } else { at }).cloned()
+                pool.channels
+                    .get(if at > 4 * last { at % (last + 1) } else { at })
+                    .cloned()
             };
             if let Some(channel) = known {
                 return Ok(channel);
             }
             let channel = inner.dial(&address).await?;
             let mut pools = pool.lock().unwrap_or_else(PoisonError::into_inner);
-            pools.entry(address).or_default().channels.push(channel.clone());
+            pools
+                .entry(address)
+                .or_default()
+                .channels
+                .push(channel.clone());
             Ok(channel)
         })
     }

@@ -2,8 +2,8 @@
 //!
 //! [`core`] is a pure value that decides; [`driver`] is the loop around it; [`link`] is the one
 //! stream to the leader. A [`driver::Host`] makes it real: the Linux rooms behind the feature
-//! `node` ([`shell`]), or [`fake`], which needs no Linux. The crate knows no quota, no offers and no
-//! Raft.
+//! `node` ([`shell`]), or [`fake`], which needs no Linux. The crate knows no quota, no offers and
+//! no Raft.
 
 pub mod core;
 pub mod driver;

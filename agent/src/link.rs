@@ -120,7 +120,11 @@ pub async fn link(
         if welcomed {
             failures = 0;
             redirects = 0;
-            if to_driver.send(FromLink::Events(vec![Event::LinkLost])).await.is_err() {
+            if to_driver
+                .send(FromLink::Events(vec![Event::LinkLost]))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
@@ -140,7 +144,10 @@ pub async fn link(
         };
         failures = failures.saturating_add(1);
         let wait = wait.unwrap_or_default().max(jittered(failures));
-        if !discarding(&mut from_driver, tokio::time::sleep(wait)).await.1 {
+        if !discarding(&mut from_driver, tokio::time::sleep(wait))
+            .await
+            .1
+        {
             return;
         }
     }
@@ -148,7 +155,10 @@ pub async fn link(
 
 /// Full jitter: anywhere between the shortest wait and a cap that doubles with each failure.
 fn jittered(failures: u32) -> Duration {
-    let cap = BACKOFF.0.saturating_mul(1_u32 << failures.min(10)).min(BACKOFF.1);
+    let cap = BACKOFF
+        .0
+        .saturating_mul(1_u32 << failures.min(10))
+        .min(BACKOFF.1);
     rand::rng().random_range(BACKOFF.0..=cap.max(BACKOFF.0))
 }
 
@@ -298,8 +308,10 @@ async fn open(
     let mut client = AgentServiceClient::new(channel)
         .max_decoding_message_size(MOST_BYTES)
         .max_encoding_message_size(MOST_BYTES);
-    let response =
-        client.link(ReceiverStream::new(outgoing)).await.map_err(OpenError::Status)?;
+    let response = client
+        .link(ReceiverStream::new(outgoing))
+        .await
+        .map_err(OpenError::Status)?;
     Ok((sender, response.into_inner()))
 }
 

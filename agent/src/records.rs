@@ -18,7 +18,11 @@ use crate::core::{Record, RecordedRun, RunKey, StartTask};
 #[must_use]
 pub fn to_entry(record: &Record) -> Entry {
     match record {
-        Record::Run { start, phase, next_sequence } => {
+        Record::Run {
+            start,
+            phase,
+            next_sequence,
+        } => {
             let mut run = describe(start);
             run.phase = write_phase(*phase).into();
             run.next_sequence = *next_sequence;
@@ -33,16 +37,21 @@ pub fn to_entry(record: &Record) -> Entry {
                 sequence: *sequence,
             })
         }
-        Record::Kill { key, grace, reason, discard } => Entry::Kill(stored::CheckpointKill {
+        Record::Kill {
+            key,
+            grace,
+            reason,
+            discard,
+        } => Entry::Kill(stored::CheckpointKill {
             run: write_key(key),
             grace_ms: grace.0,
             reason: reason.as_str().to_owned(),
             asked_ms: 0,
             discard: *discard,
         }),
-        Record::Forget(key) => {
-            Entry::Forget(stored::CheckpointForget { run: write_key(key) })
-        }
+        Record::Forget(key) => Entry::Forget(stored::CheckpointForget {
+            run: write_key(key),
+        }),
     }
 }
 
@@ -57,7 +66,11 @@ pub fn describe(start: &StartTask) -> stored::CheckpointRun {
         spec: Some(write_spec(&start.spec)),
         environment: start.environment.clone().into_iter().collect(),
         labels: start.labels.clone().into_iter().collect(),
-        role: start.role.as_ref().map(ToString::to_string).unwrap_or_default(),
+        role: start
+            .role
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         framework_name: start.framework_name.clone(),
         ..stored::CheckpointRun::default()
     }
@@ -69,8 +82,7 @@ pub fn describe(start: &StartTask) -> stored::CheckpointRun {
 /// Every field that cannot be read.
 pub fn read_description(run: stored::CheckpointRun) -> Result<StartTask, Faults> {
     let key = read_key(run.run)?;
-    let resources =
-        whole(|faults| read_resources(run.resources, At::root("resources"), faults))?;
+    let resources = whole(|faults| read_resources(run.resources, At::root("resources"), faults))?;
     let spec = whole(|faults| {
         let Some(spec) = run.spec else {
             faults.add(At::root("spec"), "must be given");
@@ -140,7 +152,10 @@ impl Folded {
             }
         };
         if let Err(faults) = result {
-            self.damage.push(format!("a record of kind {} says nothing: {faults}", record.kind));
+            self.damage.push(format!(
+                "a record of kind {} says nothing: {faults}",
+                record.kind
+            ));
         }
     }
 
@@ -150,7 +165,13 @@ impl Folded {
         let start = read_description(run)?;
         self.runs.insert(
             start.key.clone(),
-            RecordedRun { start, phase, next_sequence, unconfirmed: Vec::new(), kill: None },
+            RecordedRun {
+                start,
+                phase,
+                next_sequence,
+                unconfirmed: Vec::new(),
+                kill: None,
+            },
         );
         Ok(())
     }
@@ -163,11 +184,15 @@ impl Folded {
             };
             read_status(status, At::root("status"), faults)
         })?;
-        let key = RunKey { framework, run: status.run.clone() };
+        let key = RunKey {
+            framework,
+            run: status.run.clone(),
+        };
         if let Some(run) = self.runs.get_mut(&key) {
             run.phase = status.phase;
             run.next_sequence = status.sequence.saturating_add(1);
-            run.unconfirmed.retain(|other| other.sequence != status.sequence);
+            run.unconfirmed
+                .retain(|other| other.sequence != status.sequence);
             run.unconfirmed.push(status);
         }
         Ok(())
@@ -176,9 +201,11 @@ impl Folded {
     fn confirm(&mut self, acknowledged: stored::CheckpointAcknowledged) -> Result<(), Faults> {
         let key = read_key(acknowledged.run)?;
         if let Some(run) = self.runs.get_mut(&key) {
-            run.unconfirmed.retain(|status| status.sequence > acknowledged.sequence);
-            run.next_sequence =
-                run.next_sequence.max(acknowledged.sequence.saturating_add(1));
+            run.unconfirmed
+                .retain(|status| status.sequence > acknowledged.sequence);
+            run.next_sequence = run
+                .next_sequence
+                .max(acknowledged.sequence.saturating_add(1));
         }
         Ok(())
     }
@@ -218,7 +245,9 @@ impl Folded {
                 framework: run.start.key.framework,
                 status: Box::new(status.clone()),
             });
-            let all = std::iter::once(described).chain(updates).chain(run.kill.clone());
+            let all = std::iter::once(described)
+                .chain(updates)
+                .chain(run.kill.clone());
             records.extend(all.map(|record| to_entry(&record).to_record()));
         }
         records.extend(self.unknown.iter().cloned());

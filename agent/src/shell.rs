@@ -93,12 +93,16 @@ impl NodeHost {
         let key = self.keys.get(event.run())?.clone();
         match event {
             RuntimeEvent::Prepared { .. } | RuntimeEvent::Stopping { .. } => None,
-            RuntimeEvent::Started { at_ms, .. } => {
-                Some(Event::Started { key, at: Timestamp(*at_ms) })
-            }
-            RuntimeEvent::Stuck { processes, total, .. } => {
-                Some(Event::Stuck { key, message: ending::stuck(processes, *total) })
-            }
+            RuntimeEvent::Started { at_ms, .. } => Some(Event::Started {
+                key,
+                at: Timestamp(*at_ms),
+            }),
+            RuntimeEvent::Stuck {
+                processes, total, ..
+            } => Some(Event::Stuck {
+                key,
+                message: ending::stuck(processes, *total),
+            }),
             RuntimeEvent::Ended { run, ended } => {
                 let end = ending::run_end(ended);
                 self.write_end(run, &end);
@@ -109,15 +113,21 @@ impl NodeHost {
 
     /// Leaves the way a run ended beside its logs, for readers that come when it is forgotten.
     fn write_end(&self, run: &RunName, end: &RunEnd) {
-        let reason = match &end.ending {
-            crate::core::Ending::Code(code) => format!("exit {code}"),
-            crate::core::Ending::Signal(signal) => format!("signal {signal}"),
-            other => format!("{other:?}"),
-        };
-        let exit = match end.ending {
-            crate::core::Ending::Code(code) => Some(mete_model::Exit::Code(code)),
-            crate::core::Ending::Signal(signal) => Some(mete_model::Exit::Signal(signal)),
-            _ => None,
+        let (reason, exit) = match &end.ending {
+            crate::core::Ending::Code(code) => {
+                (format!("exit {code}"), Some(mete_model::Exit::Code(*code)))
+            }
+            crate::core::Ending::Signal(signal) => {
+                let exit = mete_model::Exit::Signal(*signal);
+                (format!("signal {signal}"), Some(exit))
+            }
+            other @ (crate::core::Ending::ExecFailed(_)
+            | crate::core::Ending::PrepareFailed(_)
+            | crate::core::Ending::LaunchTimeout(_)
+            | crate::core::Ending::NeverStarted
+            | crate::core::Ending::SupervisorLost
+            | crate::core::Ending::Unknown
+            | crate::core::Ending::Rebooted) => (format!("{other:?}"), None),
         };
         let record = LogEnd {
             reason,
@@ -157,13 +167,20 @@ impl NodeHost {
 impl Host for NodeHost {
     async fn record(&mut self, records: Vec<Record>) -> io::Result<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
-            return Err(io::Error::other("the checkpoint is lost with an earlier write"));
+            return Err(io::Error::other(
+                "the checkpoint is lost with an earlier write",
+            ));
         };
-        let stored: Vec<_> = records.iter().map(|record| to_entry(record).to_record()).collect();
+        let stored: Vec<_> = records
+            .iter()
+            .map(|record| to_entry(record).to_record())
+            .collect();
         for record in &stored {
             self.folded.add(record);
         }
-        let live = checkpoint.wants_compaction().then(|| self.folded.live_records());
+        let live = checkpoint
+            .wants_compaction()
+            .then(|| self.folded.live_records());
         let written = tokio::task::spawn_blocking(move || {
             let result = checkpoint.append(&stored).and_then(|()| match live {
                 Some(live) => checkpoint.compact(&live),
@@ -182,14 +199,23 @@ impl Host for NodeHost {
             Ok(launch) => self.runtime.prepare(launch),
             Err(why) => {
                 let end = RunEnd::bare(crate::core::Ending::PrepareFailed(why));
-                self.own_events.push_back(Event::Ended { key: start.key, end });
+                self.own_events.push_back(Event::Ended {
+                    key: start.key,
+                    end,
+                });
             }
         }
     }
 
     fn stop(&mut self, key: &RunKey, grace: Span) {
         let run = self.know(key);
-        self.runtime.stop(&run, Stop { grace_ms: grace.0, signal: 0 });
+        self.runtime.stop(
+            &run,
+            Stop {
+                grace_ms: grace.0,
+                signal: 0,
+            },
+        );
     }
 
     fn adopt(&mut self, key: &RunKey) {

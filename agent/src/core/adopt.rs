@@ -61,8 +61,10 @@ impl AgentCore {
         now: Timestamp,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
-        let mut found: BTreeMap<RunKey, Found> =
-            found.into_iter().map(|found| (found.key.clone(), found)).collect();
+        let mut found: BTreeMap<RunKey, Found> = found
+            .into_iter()
+            .map(|found| (found.key.clone(), found))
+            .collect();
         for run in recorded {
             let here = found.remove(&run.start.key);
             self.restore_run(run, here.as_ref(), rebooted, now, &mut actions);
@@ -85,7 +87,13 @@ impl AgentCore {
         let mut task = Task::new(run.start, now);
         task.phase = run.phase;
         task.updates = Updates::restored(run.next_sequence, run.unconfirmed);
-        if let Some(Record::Kill { grace, reason, discard, .. }) = run.kill {
+        if let Some(Record::Kill {
+            grace,
+            reason,
+            discard,
+            ..
+        }) = run.kill
+        {
             task.kill = Some(Kill { grace, reason });
             task.discarded = discard;
         }
@@ -108,7 +116,10 @@ impl AgentCore {
             (Some(FoundState::Adoptable), _) => {
                 actions.push(Action::Adopt(key.clone()));
                 if let Some(kill) = asked {
-                    actions.push(Action::Stop { key, grace: kill.grace });
+                    actions.push(Action::Stop {
+                        key,
+                        grace: kill.grace,
+                    });
                 }
             }
             // The record was durable before anything was done, and nothing was done.
@@ -128,7 +139,9 @@ impl AgentCore {
 
     /// A status beyond `Staging` was told: the command may have run, so it must not run again.
     fn was_started(&self, start: &StartTask) -> bool {
-        self.tasks.get(&start.key).is_some_and(|task| task.phase >= TaskPhase::Running)
+        self.tasks
+            .get(&start.key)
+            .is_some_and(|task| task.phase >= TaskPhase::Running)
     }
 
     fn keep_orphan(

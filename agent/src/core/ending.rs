@@ -83,7 +83,11 @@ pub(super) fn judge(end: &RunEnd, killed: Option<Code>, time_limit: Option<Span>
     };
     let (phase, reason, message) = if end.time_limit {
         let limit = time_limit.map_or_else(String::new, |limit| format!(" of {limit}"));
-        (TaskPhase::Failed, Some(Code::TimeLimit), format!("passed its time limit{limit}"))
+        (
+            TaskPhase::Failed,
+            Some(Code::TimeLimit),
+            format!("passed its time limit{limit}"),
+        )
     } else if let Some(reason) = killed.filter(|_| ended_by_the_kill(end)) {
         (TaskPhase::Killed, Some(reason), "ended as asked".to_owned())
     } else {
@@ -94,7 +98,12 @@ pub(super) fn judge(end: &RunEnd, killed: Option<Code>, time_limit: Option<Span>
         (true, false) => end.note.clone(),
         (false, false) => format!("{message}; {}", end.note),
     };
-    Verdict { phase, reason, exit, message }
+    Verdict {
+        phase,
+        reason,
+        exit,
+        message,
+    }
 }
 
 /// A run that had ended by itself before the kill reached it keeps its own end.
@@ -117,7 +126,10 @@ fn by_itself(end: &RunEnd) -> (TaskPhase, Option<Code>, String) {
         return if own_limit {
             failed(Code::OutOfMemory, "passed its memory limit".to_owned())
         } else {
-            failed(Code::NodeOutOfMemory, "the machine ran out of memory".to_owned())
+            failed(
+                Code::NodeOutOfMemory,
+                "the machine ran out of memory".to_owned(),
+            )
         };
     }
     match &end.ending {
@@ -126,18 +138,23 @@ fn by_itself(end: &RunEnd) -> (TaskPhase, Option<Code>, String) {
         Ending::Signal(signal) => failed(Code::Signal, format!("signal {signal}")),
         Ending::ExecFailed(text) => failed(Code::ExecFailed, text.clone()),
         Ending::PrepareFailed(text) => failed(Code::PrepareFailed, text.clone()),
-        Ending::LaunchTimeout(stage) => {
-            failed(Code::LaunchTimeout, format!("not running in time; stage: {stage}"))
-        }
-        Ending::NeverStarted => {
-            failed(Code::PrepareFailed, "stopped before its first instruction".to_owned())
-        }
-        Ending::SupervisorLost => {
-            failed(Code::SupervisorLost, "the process that watched over it died".to_owned())
-        }
+        Ending::LaunchTimeout(stage) => failed(
+            Code::LaunchTimeout,
+            format!("not running in time; stage: {stage}"),
+        ),
+        Ending::NeverStarted => failed(
+            Code::PrepareFailed,
+            "stopped before its first instruction".to_owned(),
+        ),
+        Ending::SupervisorLost => failed(
+            Code::SupervisorLost,
+            "the process that watched over it died".to_owned(),
+        ),
         Ending::Unknown => failed(Code::ExitUnknown, "nobody saw how it ended".to_owned()),
-        Ending::Rebooted => {
-            (TaskPhase::Lost, Some(Code::NodeRebooted), "the node was started anew".to_owned())
-        }
+        Ending::Rebooted => (
+            TaskPhase::Lost,
+            Some(Code::NodeRebooted),
+            "the node was started anew".to_owned(),
+        ),
     }
 }

@@ -62,7 +62,12 @@ impl AgentCore {
             return true;
         }
         a.devices.iter().any(|share| {
-            let whole = self.inventory.total.devices.iter().find(|device| device.id == share.id);
+            let whole = self
+                .inventory
+                .total
+                .devices
+                .iter()
+                .find(|device| device.id == share.id);
             let capacity = whole.map_or(0, |device| device.milli);
             let held: u32 = self
                 .tasks
@@ -83,7 +88,13 @@ impl AgentCore {
         if !absent.is_empty() {
             return Some(format!("cores {absent}"));
         }
-        let has = |id| self.inventory.total.devices.iter().any(|device| device.id == id);
+        let has = |id| {
+            self.inventory
+                .total
+                .devices
+                .iter()
+                .any(|device| device.id == id)
+        };
         wanted
             .devices
             .iter()

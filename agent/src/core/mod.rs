@@ -129,7 +129,10 @@ impl AgentCore {
     /// Runs that are not over.
     #[must_use]
     pub fn live_runs(&self) -> usize {
-        self.tasks.values().filter(|task| !task.phase.is_terminal()).count()
+        self.tasks
+            .values()
+            .filter(|task| !task.phase.is_terminal())
+            .count()
     }
 
     fn welcome(
@@ -150,7 +153,9 @@ impl AgentCore {
             .iter()
             .filter(|(_, task)| !task.discarded)
             .flat_map(|(key, task)| {
-                task.updates.unconfirmed().map(|status| (key.framework, status.clone()))
+                task.updates
+                    .unconfirmed()
+                    .map(|status| (key.framework, status.clone()))
             })
             .collect();
         if !statuses.is_empty() {

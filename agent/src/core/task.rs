@@ -74,7 +74,14 @@ struct Saying {
 
 impl Saying {
     fn plain(phase: TaskPhase, at: Timestamp) -> Self {
-        Self { phase, reason: None, message: String::new(), exit: None, usage: None, at }
+        Self {
+            phase,
+            reason: None,
+            message: String::new(),
+            exit: None,
+            usage: None,
+            at,
+        }
     }
 }
 
@@ -111,8 +118,12 @@ impl AgentCore {
         if let Some(pressure) = &self.disk_pressure {
             return Some((Code::DiskPressure, pressure.clone()));
         }
-        self.missing_names(&start.resources)
-            .map(|missing| (Code::DeviceGone, format!("{missing} is not on this node any more")))
+        self.missing_names(&start.resources).map(|missing| {
+            (
+                Code::DeviceGone,
+                format!("{missing} is not on this node any more"),
+            )
+        })
     }
 
     pub(super) fn kill(&mut self, kill: KillTask, now: Timestamp, actions: &mut Vec<Action>) {
@@ -178,7 +189,9 @@ impl AgentCore {
     }
 
     pub(super) fn discard(&mut self, key: &RunKey, now: Timestamp, actions: &mut Vec<Action>) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
         if task.discarded {
             return;
         }
@@ -194,7 +207,10 @@ impl AgentCore {
             reason: Code::KilledByOperator,
             discard: true,
         }));
-        actions.push(Action::Stop { key: key.clone(), grace });
+        actions.push(Action::Stop {
+            key: key.clone(),
+            grace,
+        });
         tracing::debug!(run = %key, at = now.0, "discarding a run that the master does not want");
     }
 
@@ -205,14 +221,19 @@ impl AgentCore {
         now: Timestamp,
         actions: &mut Vec<Action>,
     ) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
         let again = task.updates.confirm(sequence);
         let settled = task.phase.is_terminal() && task.updates.is_settled();
         if settled {
             self.drop_task(key, actions);
             return;
         }
-        actions.push(Action::Record(Record::Confirmed { key: key.clone(), sequence }));
+        actions.push(Action::Record(Record::Confirmed {
+            key: key.clone(),
+            sequence,
+        }));
         let Some(status) = again else { return };
         tracing::info!(run = %key, sequence, at = now.0, "numbering a status anew");
         actions.push(Action::Record(Record::Update {
@@ -229,7 +250,9 @@ impl AgentCore {
         now: Timestamp,
         actions: &mut Vec<Action>,
     ) {
-        let Some(task) = self.tasks.get(key) else { return };
+        let Some(task) = self.tasks.get(key) else {
+            return;
+        };
         if task.phase.may_become(TaskPhase::Running) && !task.discarded {
             let at = if at.0 == 0 { now } else { at };
             self.tell(key, Saying::plain(TaskPhase::Running, at), actions);
@@ -258,7 +281,9 @@ impl AgentCore {
         now: Timestamp,
         actions: &mut Vec<Action>,
     ) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
         task.quarantined = Some(message.clone());
         // A run that was already told as finishing is told again only through its end: a phase
         // never repeats. Its ledger row says what holds it.
@@ -276,7 +301,9 @@ impl AgentCore {
         now: Timestamp,
         actions: &mut Vec<Action>,
     ) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
         if task.phase.is_terminal() {
             return;
         }
@@ -287,7 +314,11 @@ impl AgentCore {
             self.retry_waiting(now, actions);
             return;
         }
-        let verdict = judge(end, task.kill.map(|kill| kill.reason), task.start.spec.time_limit);
+        let verdict = judge(
+            end,
+            task.kill.map(|kill| kill.reason),
+            task.start.spec.time_limit,
+        );
         let saying = Saying {
             phase: verdict.phase,
             reason: verdict.reason,
@@ -307,7 +338,9 @@ impl AgentCore {
 
     /// Numbers a status, records it, sends it.
     fn tell(&mut self, key: &RunKey, saying: Saying, actions: &mut Vec<Action>) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(task) = self.tasks.get_mut(key) else {
+            return;
+        };
         if !task.phase.may_become(saying.phase) {
             return;
         }
@@ -351,7 +384,9 @@ impl AgentCore {
             .map(|(key, _)| key.clone())
             .collect();
         for key in waiting {
-            let Some(task) = self.tasks.get(&key) else { continue };
+            let Some(task) = self.tasks.get(&key) else {
+                continue;
+            };
             if self.holder_of_names(&task.start.resources).is_some() {
                 continue;
             }

@@ -16,7 +16,10 @@ const NOW: Timestamp = Timestamp(1_000);
 
 fn key(task: &str) -> RunKey {
     let task = TaskId::new(task).expect("a good task id");
-    RunKey { framework: FrameworkId(Uuid::from_u128(7)), run: RunId::new(task, 1) }
+    RunKey {
+        framework: FrameworkId(Uuid::from_u128(7)),
+        run: RunId::new(task, 1),
+    }
 }
 
 fn start_on(task: &str, cores: &str) -> StartTask {
@@ -24,8 +27,15 @@ fn start_on(task: &str, cores: &str) -> StartTask {
     StartTask {
         key: key(task),
         grant: GrantId(1),
-        resources: Resources { cpu: MilliCpu(1000), cores, ..Resources::default() },
-        spec: Arc::new(TaskSpec { command: vec!["true".to_owned()], ..TaskSpec::default() }),
+        resources: Resources {
+            cpu: MilliCpu(1000),
+            cores,
+            ..Resources::default()
+        },
+        spec: Arc::new(TaskSpec {
+            command: vec!["true".to_owned()],
+            ..TaskSpec::default()
+        }),
         environment: BTreeMap::new(),
         labels: BTreeMap::new(),
         role: None,
@@ -35,24 +45,40 @@ fn start_on(task: &str, cores: &str) -> StartTask {
 
 fn agent() -> AgentCore {
     let cores: CpuSet = "0-3".parse().expect("a set");
-    let total = Resources { cpu: MilliCpu(4000), cores, ..Resources::default() };
-    let mut core = AgentCore::new(Inventory { total, ..Inventory::default() });
+    let total = Resources {
+        cpu: MilliCpu(4000),
+        cores,
+        ..Resources::default()
+    };
+    let mut core = AgentCore::new(Inventory {
+        total,
+        ..Inventory::default()
+    });
     core.step(welcome(), NOW);
     core
 }
 
 fn welcome() -> Event {
-    Event::Welcome { agent: AgentId(Uuid::from_u128(1)), discard: Vec::new() }
+    Event::Welcome {
+        agent: AgentId(Uuid::from_u128(1)),
+        discard: Vec::new(),
+    }
 }
 
 fn started(task: &str) -> Event {
-    Event::Started { key: key(task), at: NOW }
+    Event::Started {
+        key: key(task),
+        at: NOW,
+    }
 }
 
 fn ended(task: &str, ending: Ending, stop_asked: bool) -> Event {
     let mut end = RunEnd::bare(ending);
     end.stop_asked = stop_asked;
-    Event::Ended { key: key(task), end }
+    Event::Ended {
+        key: key(task),
+        end,
+    }
 }
 
 fn kill(task: &str, grace: Option<u64>) -> Event {
@@ -80,7 +106,10 @@ fn sent(actions: &[Action]) -> Vec<Status> {
 }
 
 fn prepares(actions: &[Action]) -> usize {
-    actions.iter().filter(|action| matches!(action, Action::Prepare(_))).count()
+    actions
+        .iter()
+        .filter(|action| matches!(action, Action::Prepare(_)))
+        .count()
 }
 
 #[test]
@@ -88,10 +117,16 @@ fn a_start_is_recorded_before_it_is_prepared_and_a_second_one_changes_nothing() 
     let mut core = agent();
 
     let actions = core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
-    assert!(matches!(actions[0], Action::Record(Record::Run { .. })), "{actions:?}");
+    assert!(
+        matches!(actions[0], Action::Record(Record::Run { .. })),
+        "{actions:?}"
+    );
     assert!(matches!(actions[1], Action::Prepare(_)), "{actions:?}");
 
-    assert_eq!(core.step(Event::Start(Box::new(start_on("t", ""))), NOW), []);
+    assert_eq!(
+        core.step(Event::Start(Box::new(start_on("t", ""))), NOW),
+        []
+    );
 }
 
 #[test]
@@ -103,16 +138,30 @@ fn statuses_are_numbered_and_repeated_at_the_next_welcome_until_confirmed() {
     core.step(Event::LinkLost, NOW);
 
     let again = sent(&core.step(welcome(), NOW));
-    let story: Vec<_> = again.iter().map(|s| (s.sequence, s.phase, s.reason, s.exit)).collect();
+    let story: Vec<_> = again
+        .iter()
+        .map(|s| (s.sequence, s.phase, s.reason, s.exit))
+        .collect();
     assert_eq!(
         story,
         [
             (1, TaskPhase::Running, None, None),
-            (2, TaskPhase::Failed, Some(Code::ExitCode), Some(Exit::Code(7))),
+            (
+                2,
+                TaskPhase::Failed,
+                Some(Code::ExitCode),
+                Some(Exit::Code(7))
+            ),
         ]
     );
 
-    core.step(Event::Forget { key: key("t"), sequence: 2 }, NOW);
+    core.step(
+        Event::Forget {
+            key: key("t"),
+            sequence: 2,
+        },
+        NOW,
+    );
     assert_eq!(core.held(), []);
     assert_eq!(sent(&core.step(welcome(), NOW)), []);
 }
@@ -122,7 +171,10 @@ fn a_kill_that_overtakes_its_start_ends_the_run_once_and_for_all() {
     let mut core = agent();
 
     let told = sent(&core.step(kill("t", None), NOW));
-    assert_eq!((told[0].phase, told[0].reason), (TaskPhase::Killed, Some(Code::KilledByFramework)));
+    assert_eq!(
+        (told[0].phase, told[0].reason),
+        (TaskPhase::Killed, Some(Code::KilledByFramework))
+    );
 
     let actions = core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
     assert_eq!(prepares(&actions), 0, "a killed run must never start");
@@ -135,10 +187,16 @@ fn a_later_kill_may_shorten_the_grace_and_never_lengthens_it() {
     core.step(started("t"), NOW);
 
     let first = core.step(kill("t", Some(5_000)), NOW);
-    assert!(first.contains(&Action::Stop { key: key("t"), grace: Span(5_000) }));
+    assert!(first.contains(&Action::Stop {
+        key: key("t"),
+        grace: Span(5_000)
+    }));
     assert_eq!(core.step(kill("t", Some(9_000)), NOW), []);
     let shorter = core.step(kill("t", Some(100)), NOW);
-    assert!(shorter.contains(&Action::Stop { key: key("t"), grace: Span(100) }));
+    assert!(shorter.contains(&Action::Stop {
+        key: key("t"),
+        grace: Span(100)
+    }));
 
     let told = sent(&core.step(ended("t", Ending::Signal(15), true), NOW));
     assert_eq!(told[0].phase, TaskPhase::Killed);
@@ -177,7 +235,10 @@ fn disk_pressure_refuses_new_launches_and_leaves_running_ones_alone() {
     core.step(Event::DiskPressure(Some("3 MiB left".to_owned())), NOW);
 
     let told = sent(&core.step(Event::Start(Box::new(start_on("b", ""))), NOW));
-    assert_eq!((told[0].phase, told[0].reason), (TaskPhase::Refused, Some(Code::DiskPressure)));
+    assert_eq!(
+        (told[0].phase, told[0].reason),
+        (TaskPhase::Refused, Some(Code::DiskPressure))
+    );
     assert_eq!(core.live_runs(), 1);
 
     core.step(Event::DiskPressure(None), NOW);
@@ -205,7 +266,13 @@ fn an_agent_that_lost_its_memory_numbers_its_statuses_above_what_the_broker_has(
     core.step(welcome(), NOW);
     core.step(ended("t", Ending::Code(0), false), NOW);
 
-    let told = sent(&core.step(Event::Forget { key: key("t"), sequence: 5 }, NOW));
+    let told = sent(&core.step(
+        Event::Forget {
+            key: key("t"),
+            sequence: 5,
+        },
+        NOW,
+    ));
     assert_eq!((told[0].sequence, told[0].phase), (6, TaskPhase::Finished));
 }
 
@@ -222,7 +289,11 @@ fn recorded(phase: TaskPhase, kill: Option<Record>) -> RecordedRun {
 #[test]
 fn after_a_restart_a_live_run_is_adopted_and_nothing_is_told() {
     let mut core = AgentCore::new(Inventory::default());
-    let found = Found { key: key("t"), start: None, state: FoundState::Adoptable };
+    let found = Found {
+        key: key("t"),
+        start: None,
+        state: FoundState::Adoptable,
+    };
     let run = recorded(TaskPhase::Running, None);
     let actions = core.restore(vec![run], vec![found], false, NOW);
     assert_eq!(actions, [Action::Adopt(key("t"))]);
@@ -231,11 +302,21 @@ fn after_a_restart_a_live_run_is_adopted_and_nothing_is_told() {
 #[test]
 fn after_a_restart_a_recorded_start_without_a_trace_is_done_but_never_a_second_time() {
     let mut core = AgentCore::new(Inventory::default());
-    let staged = core.restore(vec![recorded(TaskPhase::Staging, None)], Vec::new(), false, NOW);
+    let staged = core.restore(
+        vec![recorded(TaskPhase::Staging, None)],
+        Vec::new(),
+        false,
+        NOW,
+    );
     assert_eq!(prepares(&staged), 1);
 
     let mut core = AgentCore::new(Inventory::default());
-    let ran = core.restore(vec![recorded(TaskPhase::Running, None)], Vec::new(), false, NOW);
+    let ran = core.restore(
+        vec![recorded(TaskPhase::Running, None)],
+        Vec::new(),
+        false,
+        NOW,
+    );
     assert_eq!(prepares(&ran), 0, "it may have run: {ran:?}");
     assert_eq!(core.held()[0].phase, TaskPhase::Failed);
 }
@@ -243,7 +324,12 @@ fn after_a_restart_a_recorded_start_without_a_trace_is_done_but_never_a_second_t
 #[test]
 fn after_a_reboot_every_run_is_lost_and_none_is_looked_for() {
     let mut core = AgentCore::new(Inventory::default());
-    let actions = core.restore(vec![recorded(TaskPhase::Running, None)], Vec::new(), true, NOW);
+    let actions = core.restore(
+        vec![recorded(TaskPhase::Running, None)],
+        Vec::new(),
+        true,
+        NOW,
+    );
     assert_eq!(prepares(&actions), 0);
     assert!(!actions.contains(&Action::Adopt(key("t"))));
     assert_eq!(core.held()[0].phase, TaskPhase::Lost);
@@ -257,9 +343,16 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => Event::Start(Box::new(start_on(task, if number > 2 { "1" } else { "" }))),
         3 => kill(task, Some(number)),
         4 => Event::Discard(key(task)),
-        5 => Event::Forget { key: key(task), sequence: number },
+        5 => Event::Forget {
+            key: key(task),
+            sequence: number,
+        },
         6 => started(task),
-        7 => ended(task, Ending::Code(u8::try_from(number).unwrap_or(0)), number > 3),
+        7 => ended(
+            task,
+            Ending::Code(u8::try_from(number).unwrap_or(0)),
+            number > 3,
+        ),
         _ => Event::Tick,
     })
 }
@@ -294,7 +387,8 @@ proptest! {
                     prop_assert!(repeats, "{run} repeats number {}", status.sequence);
                 }
             }
-            if let Some(run) = dropped && !core.held().iter().any(|h| h.key.run.to_string() == run) {
+            let holds = |run: &str| core.held().iter().any(|h| h.key.run.to_string() == run);
+            if let Some(run) = dropped && !holds(&run) {
                 last.remove(&run);
             }
             let mut cores = CpuSet::new();

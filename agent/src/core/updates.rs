@@ -13,7 +13,10 @@ pub(super) struct Updates {
 
 impl Default for Updates {
     fn default() -> Self {
-        Self { next_sequence: 1, unconfirmed: VecDeque::new() }
+        Self {
+            next_sequence: 1,
+            unconfirmed: VecDeque::new(),
+        }
     }
 }
 
@@ -31,7 +34,6 @@ impl Updates {
     pub(super) fn last_sequence(&self) -> u64 {
         self.next_sequence.saturating_sub(1)
     }
-
 
     /// Numbers a status and keeps it.
     pub(super) fn number(&mut self, mut status: Status) -> Status {
@@ -58,7 +60,11 @@ impl Updates {
     /// run is now, gets a number above it and is returned to be sent again.
     pub(super) fn confirm(&mut self, sequence: u64) -> Option<Status> {
         if sequence <= self.last_sequence() {
-            while self.unconfirmed.front().is_some_and(|status| status.sequence <= sequence) {
+            while self
+                .unconfirmed
+                .front()
+                .is_some_and(|status| status.sequence <= sequence)
+            {
                 self.unconfirmed.pop_front();
             }
             return None;

@@ -46,7 +46,9 @@ pub(super) fn outgoing(message: ToLink) -> wire::AgentMessage {
         }
         ToLink::Beacon(progress) => agent_message::Message::Beacon(wire::Beacon { progress }),
     };
-    wire::AgentMessage { message: Some(message) }
+    wire::AgentMessage {
+        message: Some(message),
+    }
 }
 
 /// The leader that a refusal names.
@@ -65,9 +67,10 @@ pub(super) fn retry_after(status: &tonic::Status) -> Option<Duration> {
 /// leader owes it still, and a newer agent may understand it.
 pub(super) fn incoming(message: master_message::Message) -> Vec<Event> {
     match message {
-        master_message::Message::Welcome(welcome) => {
-            one(read_welcome(welcome), "a welcome of the master cannot be read")
-        }
+        master_message::Message::Welcome(welcome) => one(
+            read_welcome(welcome),
+            "a welcome of the master cannot be read",
+        ),
         master_message::Message::StartTasks(start) => read_starts(start),
         master_message::Message::KillTasks(kill) => kill
             .tasks
@@ -84,9 +87,7 @@ pub(super) fn incoming(message: master_message::Message) -> Vec<Event> {
                 one(event, "a confirmation of the master cannot be read")
             })
             .collect(),
-        master_message::Message::Redirect(_) | master_message::Message::Beacon(_) => {
-            Vec::new()
-        }
+        master_message::Message::Redirect(_) | master_message::Message::Beacon(_) => Vec::new(),
     }
 }
 
@@ -113,7 +114,8 @@ pub(crate) fn read_key(
 fn read_welcome(welcome: wire::Welcome) -> Result<Event, Faults> {
     let agent = whole(|faults| {
         let read: Result<AgentId, _> = welcome.agent_id.parse();
-        read.map_err(|error| faults.add(At::root("agent_id"), error)).ok()
+        read.map_err(|error| faults.add(At::root("agent_id"), error))
+            .ok()
     })?;
     let discard = welcome
         .discard
@@ -130,7 +132,11 @@ fn read_kill(kill: wire::KillTask) -> Result<Event, Faults> {
     if reason == Code::NotFound {
         return Ok(Event::Discard(key));
     }
-    Ok(Event::Kill(KillTask { key, grace: kill.grace_ms.map(Span), reason }))
+    Ok(Event::Kill(KillTask {
+        key,
+        grace: kill.grace_ms.map(Span),
+        reason,
+    }))
 }
 
 fn read_starts(start: wire::StartTasks) -> Vec<Event> {
@@ -163,8 +169,7 @@ fn read_starts(start: wire::StartTasks) -> Vec<Event> {
 
 fn read_start(task: wire::StartTask, spec: Arc<TaskSpec>) -> Result<StartTask, Faults> {
     let key = read_key(task.run, "run")?;
-    let resources =
-        whole(|faults| read_resources(task.resources, At::root("resources"), faults))?;
+    let resources = whole(|faults| read_resources(task.resources, At::root("resources"), faults))?;
     Ok(StartTask {
         key,
         grant: GrantId(task.grant_id),

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 /// Which side of the fork this is.
@@ -197,6 +197,27 @@ fn close_from(first: libc::c_uint) {
         for number in first..65_536 {
             // SAFETY: as above.
             unsafe { libc::close(libc::c_int::try_from(number).unwrap_or(-1)) };
+        }
+    }
+}
+
+/// Whether a process can be born in the cgroup `directory`: tried with one that leaves at once.
+///
+/// # Errors
+/// No process can be made at all.
+#[expect(unsafe_code, reason = "tries the very call that starts use")]
+pub(crate) fn can_be_born_in(directory: &File) -> io::Result<bool> {
+    // SAFETY: the child leaves at once, with a system call and nothing else.
+    match unsafe { fork_into(Some(directory.as_fd()))? } {
+        Forked::Child { .. } => leave(0),
+        Forked::Parent {
+            handle,
+            born_inside,
+            ..
+        } => {
+            let options = rustix::process::WaitIdOptions::EXITED;
+            rustix::process::waitid(rustix::process::WaitId::PidFd(handle.as_fd()), options)?;
+            Ok(born_inside)
         }
     }
 }

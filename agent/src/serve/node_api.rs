@@ -48,7 +48,11 @@ impl NodeApi {
         node_name: String,
         questions: mpsc::Sender<Question>,
     ) -> NodeServiceServer<Self> {
-        NodeServiceServer::new(Self { state_directory, node_name, questions })
+        NodeServiceServer::new(Self {
+            state_directory,
+            node_name,
+            questions,
+        })
     }
 
     async fn ask(&self) -> Result<Answer, Status> {
@@ -88,7 +92,14 @@ impl NodeService for NodeApi {
         let reader = open(&directory, &request)
             .map_err(|error| Status::internal(format!("reading the log: {error}")))?;
         let (sender, receiver) = mpsc::channel(MOST_CHUNKS);
-        let follower = Follower { api: self.clone(), key, run, reader, request, sender };
+        let follower = Follower {
+            api: self.clone(),
+            key,
+            run,
+            reader,
+            request,
+            sender,
+        };
         tokio::spawn(follower.run());
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
@@ -113,7 +124,10 @@ impl NodeService for NodeApi {
                     unconfirmed_statuses: u32::try_from(row.unconfirmed).unwrap_or(u32::MAX),
                 })
                 .collect(),
-            agent_id: answer.agent.map(|agent| agent.to_string()).unwrap_or_default(),
+            agent_id: answer
+                .agent
+                .map(|agent| agent.to_string())
+                .unwrap_or_default(),
             node: self.node_name.clone(),
         }))
     }
@@ -124,7 +138,9 @@ fn open(directory: &Path, request: &LogsRequest) -> std::io::Result<LogReader> {
         return LogReader::resume(directory, position);
     }
     let begin = Begin {
-        tail: request.tail_lines.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX)),
+        tail: request
+            .tail_lines
+            .map(|lines| usize::try_from(lines).unwrap_or(usize::MAX)),
         since_ns: request.since_ms.map(|ms| ms.saturating_mul(1_000_000)),
     };
     LogReader::open(directory, begin)
@@ -136,12 +152,21 @@ fn read_position(bytes: &[u8]) -> Option<Position> {
         Some(u64::from_le_bytes(part.try_into().ok()?))
     };
     (bytes.len() == 24).then_some(())?;
-    Some(Position { device: number(0)?, inode: number(8)?, offset: number(16)? })
+    Some(Position {
+        device: number(0)?,
+        inode: number(8)?,
+        offset: number(16)?,
+    })
 }
 
 fn write_position(position: Option<Position>) -> Vec<u8> {
     position
-        .map(|at| [at.device, at.inode, at.offset].iter().flat_map(|n| n.to_le_bytes()).collect())
+        .map(|at| {
+            [at.device, at.inode, at.offset]
+                .iter()
+                .flat_map(|n| n.to_le_bytes())
+                .collect()
+        })
         .unwrap_or_default()
 }
 
@@ -201,8 +226,14 @@ impl Follower {
     fn end(&self, over: bool) -> LogEnd {
         match (over, self.end_file()) {
             (true, Some(end)) => end,
-            (true, None) => LogEnd { reason: "ended".to_owned(), ..LogEnd::default() },
-            (false, _) => LogEnd { reason: "end of log so far".to_owned(), ..LogEnd::default() },
+            (true, None) => LogEnd {
+                reason: "ended".to_owned(),
+                ..LogEnd::default()
+            },
+            (false, _) => LogEnd {
+                reason: "end of log so far".to_owned(),
+                ..LogEnd::default()
+            },
         }
     }
 
@@ -227,7 +258,10 @@ impl Follower {
     }
 
     fn chunk(&self, chunk: log_chunk::Chunk) -> LogChunk {
-        LogChunk { chunk: Some(chunk), position: write_position(self.reader.position()).into() }
+        LogChunk {
+            chunk: Some(chunk),
+            position: write_position(self.reader.position()).into(),
+        }
     }
 }
 

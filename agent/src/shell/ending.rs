@@ -43,7 +43,10 @@ pub(super) fn run_end(ended: &Ended) -> core::RunEnd {
 fn note(ended: &Ended) -> String {
     let mut notes = Vec::new();
     if ended.log_bytes_dropped > 0 {
-        notes.push(format!("{} bytes of output were lost: disk full", ended.log_bytes_dropped));
+        notes.push(format!(
+            "{} bytes of output were lost: disk full",
+            ended.log_bytes_dropped
+        ));
     }
     if let Some(left) = &ended.cgroup_left {
         notes.push(format!("its cgroup would not go: {left}"));
@@ -56,7 +59,12 @@ pub(super) fn stuck(processes: &[StuckProcess], total: u32) -> String {
         .iter()
         .take(3)
         .map(|process| {
-            let StuckProcess { pid, state, wait_channel, command } = process;
+            let StuckProcess {
+                pid,
+                state,
+                wait_channel,
+                command,
+            } = process;
             format!("{command} (pid {pid}, state {state}, waits in {wait_channel})")
         })
         .collect();

@@ -7,8 +7,8 @@ use mete_model::{
 };
 
 use crate::config::Config;
-use crate::discover::{self, Core};
 use crate::discover::part::Part;
+use crate::discover::{self, Core};
 use crate::isolate::{self, EnforcementLevel};
 
 /// Memory that is kept back for the host unless the configuration says otherwise.
@@ -100,15 +100,19 @@ fn reserved_cores(cores: &[Core]) -> BTreeSet<u32> {
     if cores.len() <= 2 {
         return BTreeSet::new();
     }
-    cores.first().map(|core| core.siblings.iter().copied().collect()).unwrap_or_default()
+    cores
+        .first()
+        .map(|core| core.siblings.iter().copied().collect())
+        .unwrap_or_default()
 }
 
 fn memory(config: &Config, machine: &discover::Inventory) -> u64 {
     match &config.part {
         Part::Whole => {
             let usable = machine.memory.usable_bytes;
-            let reserved =
-                config.reserved_memory.unwrap_or_else(|| (usable / 16).min(RESERVED_MEMORY));
+            let reserved = config
+                .reserved_memory
+                .unwrap_or_else(|| (usable / 16).min(RESERVED_MEMORY));
             usable.saturating_sub(reserved)
         }
         Part::Share { memory_bytes, .. } | Part::Set { memory_bytes, .. } => *memory_bytes,

@@ -72,7 +72,11 @@ pub(super) fn launch(
             cpu_limit_milli: None,
             memory_bytes: (!memory.is_zero()).then_some(memory.0),
             pids: None,
-            cores: if limit_cpu_to_cores { cores.clone() } else { Vec::new() },
+            cores: if limit_cpu_to_cores {
+                cores.clone()
+            } else {
+                Vec::new()
+            },
         },
         cores,
         resource_limits: Vec::new(),
@@ -96,12 +100,23 @@ fn environment(start: &StartTask) -> BTreeMap<String, String> {
     about("METE_TASK", start.key.run.task.to_string());
     about("METE_ATTEMPT", start.key.run.attempt.to_string());
     about("METE_FRAMEWORK", start.framework_name.clone());
-    about("METE_ROLE", start.role.as_ref().map(ToString::to_string).unwrap_or_default());
+    about(
+        "METE_ROLE",
+        start
+            .role
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+    );
     about("METE_CPU_MILLI", start.resources.cpu.0.to_string());
     about("METE_MEMORY_BYTES", start.resources.memory.0.to_string());
     about("METE_CORES", start.resources.cores.to_string());
-    let devices: Vec<&str> =
-        start.resources.devices.iter().map(|share| share.id.as_str()).collect();
+    let devices: Vec<&str> = start
+        .resources
+        .devices
+        .iter()
+        .map(|share| share.id.as_str())
+        .collect();
     about("METE_DEVICES", devices.join(","));
     all
 }

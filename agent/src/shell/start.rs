@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mete_model::{Code, NodeKey};
 use mete_proto::internal::v1::CheckpointRun;
+use mete_proto::node::v1::node_service_server::NodeServiceServer;
 use prost::Message;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -16,11 +17,11 @@ use tokio_stream::wrappers::TcpListenerStream;
 use uuid::Uuid;
 
 use super::{NodeHost, inventory, sweep};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Recovered};
 use crate::config::Config;
 use crate::core::{AgentCore, Found, FoundState};
 use crate::discover::lock::{DirectoryLock, LockError};
-use crate::discover::part::{self, Part, PartError};
+use crate::discover::part::{self, Part, PartClaim, PartError};
 use crate::discover::{self, DiscoverError};
 use crate::driver::{AgentState, Host, Wiring, drive};
 use crate::isolate::{Isolation, PartLimits};
@@ -86,6 +87,85 @@ fn state(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Star
     move |source| StartError::State { what, path, source }
 }
 
+/// What one agent has to itself for as long as it runs.
+struct Place {
+    /// The state directory.
+    home: PathBuf,
+    /// The node's name.
+    name: String,
+    machine: discover::Inventory,
+    /// Where the agents of this machine keep their runs.
+    runs: PathBuf,
+    // Given back in this order: the part, then the directory.
+    _part: PartClaim,
+    _lock: DirectoryLock,
+}
+
+impl Place {
+    fn take(config: &Config) -> Result<Self, StartError> {
+        let home = config.state_directory.clone();
+        std::fs::create_dir_all(&home).map_err(state("make the state directory", &home))?;
+        let lock = DirectoryLock::take(&home, "mete agent")?;
+        let machine = discover::discover(&config.roots, &home)?;
+        let name = config.node_name.clone();
+        let name = name.unwrap_or_else(|| machine.hostname.clone());
+        let runs = config.run_directory.clone();
+        let runs = runs.unwrap_or_else(part::runtime_directory);
+        let part = part::claim(&runs, &name, &config.part, &machine)?;
+        Ok(Self {
+            home,
+            name,
+            machine,
+            runs,
+            _part: part,
+            _lock: lock,
+        })
+    }
+
+    /// The checkpoint, and what an earlier life of this agent wrote into it.
+    fn remembered(&self) -> Result<(Checkpoint, Recovered, Folded), StartError> {
+        // The file's identity is the node's: made at the first start, kept for ever.
+        let boot = Uuid::try_parse(&self.machine.boot_id).unwrap_or_default();
+        let (checkpoint, recovered) = Checkpoint::open(&self.home, boot, Uuid::new_v4())
+            .map_err(state("open the checkpoint in", &self.home))?;
+        let folded = Folded::of(&recovered.records);
+        for damage in recovered.damage.iter().chain(&folded.damage) {
+            tracing::warn!(
+                %damage,
+                "the checkpoint is not whole; what it lacks is found by adoption"
+            );
+        }
+        Ok((checkpoint, recovered, folded))
+    }
+}
+
+/// The runs that the runtime knows to be here, in the core's words.
+async fn found_here(runtime: Arc<dyn Runtime>, home: &Path) -> Result<Vec<Found>, StartError> {
+    let found = tokio::task::spawn_blocking(move || runtime.list())
+        .await
+        .map_err(|error| state("list runs in", home)(std::io::Error::other(error)))??;
+    Ok(found.into_iter().filter_map(read_found).collect())
+}
+
+async fn serve(
+    listener: Option<TcpListener>,
+    api: NodeServiceServer<NodeApi>,
+) -> Result<(), tonic::transport::Error> {
+    match listener {
+        Some(listener) => {
+            tonic::transport::Server::builder()
+                .add_service(api)
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+        }
+        None => {
+            // Kept, so that the loop's queue of questions stays open.
+            let _api = api;
+            std::future::pending().await
+        }
+    }
+}
+
 /// Runs a real agent until `shutdown`. Tasks are left alone.
 ///
 /// `listener` is where the node API is served; `changes` is told of every change of state.
@@ -99,85 +179,66 @@ pub async fn run(
     changes: watch::Sender<AgentState>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
-    let home = config.state_directory.clone();
-    std::fs::create_dir_all(&home).map_err(state("make the state directory", &home))?;
-    let _lock = DirectoryLock::take(&home, "mete agent")?;
-    let machine = discover::discover(&config.roots, &home)?;
-    let name = config.node_name.clone().unwrap_or_else(|| machine.hostname.clone());
-    let runs = config.run_directory.clone().unwrap_or_else(part::runtime_directory);
-    let _part = part::claim(&runs, &name, &config.part, &machine)?;
+    let place = Place::take(&config)?;
     let isolation = Arc::new(Isolation::probe(
         &config.roots.procfs,
         config.cgroup_root.as_deref(),
-        &name,
+        &place.name,
         limits(&config.part),
     ));
-    let inventory = inventory::describe(&config, &machine, &isolation.enforcement());
-    // The file's identity is the node's: made at the first start, kept for ever.
-    let boot = Uuid::try_parse(&machine.boot_id).unwrap_or_default();
-    let (checkpoint, recovered) = Checkpoint::open(&home, boot, Uuid::new_v4())
-        .map_err(state("open the checkpoint in", &home))?;
-    let folded = Folded::of(&recovered.records);
-    for damage in recovered.damage.iter().chain(&folded.damage) {
-        tracing::warn!(%damage, "the checkpoint is not whole; what it lacks is found by adoption");
-    }
+    let inventory = inventory::describe(&config, &place.machine, &isolation.enforcement());
+    let (checkpoint, recovered, folded) = place.remembered()?;
 
-    let cpusets = isolation.serves(crate::isolate::Controller::Cpuset).is_some();
-    let (runtime, events) = process_runtime(&config, &machine, runs.join(&name), isolation)?;
+    let cpusets = isolation
+        .serves(crate::isolate::Controller::Cpuset)
+        .is_some();
+    let (runtime, events) = process_runtime(&config, &place, isolation)?;
     let runtime: Arc<dyn Runtime> = Arc::new(runtime);
-    let listing = Arc::clone(&runtime);
-    let found = tokio::task::spawn_blocking(move || listing.list())
-        .await
-        .map_err(|error| state("list runs in", &home)(std::io::Error::other(error)))??;
-    let found: Vec<Found> = found.into_iter().filter_map(read_found).collect();
+    let found = found_here(Arc::clone(&runtime), &place.home).await?;
 
     let mut core = AgentCore::new(inventory);
     let recorded = folded.runs();
-    let known: BTreeSet<String> =
-        recorded.iter().map(|run| super::run_name(&run.start.key).as_str().to_owned()).collect();
+    let known: BTreeSet<String> = recorded
+        .iter()
+        .map(|run| super::run_name(&run.start.key).as_str().to_owned())
+        .collect();
     tracing::info!(
-        node = %name,
+        node = %place.name,
         recorded = recorded.len(),
         found = found.len(),
         rebooted = recovered.rebooted,
         "agent starting"
     );
+    let home = place.home.clone();
     let host = NodeHost::new(checkpoint, folded, runtime, events, home.clone(), cpusets);
     let first = core.restore(recorded, found, recovered.rebooted, host.now());
 
     let (to_link, from_driver) = mpsc::channel(QUEUE);
     let (to_driver, from_link) = mpsc::channel(QUEUE);
     let (asker, questions) = mpsc::channel(QUEUE);
-    let wiring = Wiring { from_link, to_link, state: changes, questions };
-    let identity = Identity { node_key: NodeKey(recovered.agent_id), node_name: name.clone() };
+    let wiring = Wiring {
+        from_link,
+        to_link,
+        state: changes,
+        questions,
+    };
+    let identity = Identity {
+        node_key: NodeKey(recovered.agent_id),
+        node_name: place.name.clone(),
+    };
     let linking = link(
         identity,
         LinkSettings::new(config.masters.clone(), Arc::clone(&config.dial)),
         to_driver,
         from_driver,
     );
-    let api = NodeApi::new(home.clone(), name, asker);
-    let serving = async move {
-        match listener {
-            Some(listener) => {
-                tonic::transport::Server::builder()
-                    .add_service(api)
-                    .serve_with_incoming(TcpListenerStream::new(listener))
-                    .await
-            }
-            None => {
-                // Kept, so that the loop's queue of questions stays open.
-                let _api = api;
-                std::future::pending().await
-            }
-        }
-    };
+    let api = NodeApi::new(home.clone(), place.name.clone(), asker);
     let sweeping = sweep_for_ever(home.clone(), config.keep_tasks, known);
     tokio::select! {
         result = drive(core, host, first, wiring, config.beacon, shutdown) => {
             result.map_err(state("write the checkpoint in", &home))
         }
-        result = serving => result.map_err(StartError::from),
+        result = serve(listener, api) => result.map_err(StartError::from),
         () = linking => Ok(()),
         () = sweeping => Ok(()),
     }
@@ -187,7 +248,10 @@ pub async fn run(
 fn limits(part: &Part) -> PartLimits {
     match part {
         Part::Whole => PartLimits::default(),
-        Part::Share { cpu_milli, memory_bytes } => PartLimits {
+        Part::Share {
+            cpu_milli,
+            memory_bytes,
+        } => PartLimits {
             cpu_milli: Some(*cpu_milli),
             cores: Vec::new(),
             memory_bytes: Some(*memory_bytes),
@@ -202,11 +266,11 @@ fn limits(part: &Part) -> PartLimits {
 
 fn process_runtime(
     config: &Config,
-    machine: &discover::Inventory,
-    run_directory: PathBuf,
+    place: &Place,
     isolation: Arc<Isolation>,
 ) -> Result<(ProcessRuntime, runtime::Events), RuntimeError> {
-    let mut settings = ProcessConfig::new(run_directory, machine.boot_id.clone());
+    let run_directory = place.runs.join(&place.name);
+    let mut settings = ProcessConfig::new(run_directory, place.machine.boot_id.clone());
     settings.procfs.clone_from(&config.roots.procfs);
     if let Some((program, arguments)) = &config.shim {
         settings.shim_program.clone_from(program);
@@ -223,7 +287,11 @@ fn read_found(found: runtime::FoundRun) -> Option<Found> {
     let start = match described {
         Ok(start) => start,
         Err(why) => {
-            tracing::warn!(run = found.run.as_str(), why, "a run here does not say whose it is");
+            tracing::warn!(
+                run = found.run.as_str(),
+                why,
+                "a run here does not say whose it is"
+            );
             return None;
         }
     };
@@ -233,7 +301,11 @@ fn read_found(found: runtime::FoundRun) -> Option<Found> {
         | runtime::FoundState::Ended(_)
         | runtime::FoundState::Lost(_) => FoundState::Adoptable,
     };
-    Some(Found { key: start.key.clone(), start: Some(start), state })
+    Some(Found {
+        key: start.key.clone(),
+        start: Some(start),
+        state,
+    })
 }
 
 async fn sweep_for_ever(home: PathBuf, keep: mete_model::Span, known: BTreeSet<String>) {

@@ -11,14 +11,18 @@ const MOST_DIRECTORIES: usize = 20_000;
 
 /// Removes what is old, except the runs that are still known. Returns how many are gone.
 pub(super) fn sweep(state_directory: &Path, keep: Span, known: &BTreeSet<String>) -> usize {
-    let Ok(entries) = std::fs::read_dir(state_directory.join("tasks")) else { return 0 };
+    let Ok(entries) = std::fs::read_dir(state_directory.join("tasks")) else {
+        return 0;
+    };
     let mut ended: Vec<(SystemTime, PathBuf)> = entries
         .flatten()
         .filter(|entry| !known.contains(entry.file_name().to_string_lossy().as_ref()))
         .filter_map(|entry| {
             // Only what has its word of an end: anything else may still be somebody's.
             let end = entry.path().join(super::END_FILE);
-            let when = std::fs::metadata(end).and_then(|found| found.modified()).ok()?;
+            let when = std::fs::metadata(end)
+                .and_then(|found| found.modified())
+                .ok()?;
             Some((when, entry.path()))
         })
         .collect();
@@ -54,7 +58,11 @@ mod tests {
             }
         }
         let known = BTreeSet::from(["known".to_owned()]);
-        assert_eq!(sweep(state.path(), Span::days(1), &known), 0, "nothing is that old");
+        assert_eq!(
+            sweep(state.path(), Span::days(1), &known),
+            0,
+            "nothing is that old"
+        );
         assert_eq!(sweep(state.path(), Span::ZERO, &known), 1);
         assert!(!state.path().join("tasks/old").exists());
         assert!(state.path().join("tasks/known").exists());
