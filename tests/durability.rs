@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use mete_proto::batch::v1::batch_service_client::BatchServiceClient;
 use mete_proto::batch::v1::{JobSpec, SubmitRequest};
+use mete_proto::types::v1::Shape;
 use mete_sdk::store::{Store, Write};
 use mete_sdk::{Session, SessionConfig};
 use support::framework::runtime;
@@ -23,12 +24,19 @@ use support::{Dice, Site};
 struct Acknowledged {
     jobs: Mutex<BTreeSet<String>>,
     records: Mutex<BTreeSet<(String, String)>>,
+    /// A refusal that no restart explains.
+    refused: Mutex<Option<tonic::Status>>,
     over: AtomicBool,
 }
 
 impl Acknowledged {
     fn goes_on(&self) -> bool {
         !self.over.load(Ordering::Relaxed)
+    }
+
+    fn check_refusals(&self) {
+        let refused = self.refused.lock().expect("not poisoned").clone();
+        assert!(refused.is_none(), "a good job was refused: {refused:?}");
     }
 
     fn counts(&self) -> (usize, usize) {
@@ -53,6 +61,10 @@ async fn submit(address: String, name: String, acknowledged: Arc<Acknowledged>) 
         let spec = JobSpec {
             name: name.clone(),
             command: vec!["true".to_owned()],
+            shape: Some(Shape {
+                cpu_milli: 100,
+                ..Shape::default()
+            }),
             user: "tester".to_owned(),
             ..JobSpec::default()
         };
@@ -71,6 +83,13 @@ async fn submit(address: String, name: String, acknowledged: Arc<Acknowledged>) 
                     .expect("not poisoned")
                     .insert(job.clone());
                 assert!(fresh, "{job} was given to two submits");
+            }
+            Ok(Err(status)) if status.code() == tonic::Code::InvalidArgument => {
+                acknowledged
+                    .refused
+                    .lock()
+                    .expect("not poisoned")
+                    .replace(status);
             }
             Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
@@ -124,9 +143,10 @@ async fn check_records(store: &Store, acknowledged: &Acknowledged) {
 fn check_jobs(site: &mut Site, acknowledged: &Acknowledged) {
     site.restart("batch");
     site.wait_for_batch();
+    // Before the list: what is acknowledged later need not be in it.
+    let wanted = acknowledged.jobs.lock().expect("not poisoned").clone();
     let list = site.json(&["batch", "list", "-A"]);
     let there: BTreeSet<&str> = list.texts("job").into_iter().collect();
-    let wanted = acknowledged.jobs.lock().expect("not poisoned").clone();
     let lost: Vec<_> = wanted
         .iter()
         .filter(|job| !there.contains(job.as_str()))
@@ -171,6 +191,7 @@ fn nothing_acknowledged_is_lost_when_the_master_is_killed_again_and_again() {
     for round in 1..=rounds() {
         // Under load: something is acknowledged between two deaths.
         support::until("something to be acknowledged", || {
+            acknowledged.check_refusals();
             let now = acknowledged.counts();
             support::holds(now.0 > before.0 && now.1 > before.1, || {
                 format!("{before:?} {now:?}")

@@ -228,7 +228,7 @@ fn a_task_is_born_with_three_descriptors_and_its_agent_keeps_none_of_it() {
     };
     let mut after = Vec::new();
     for round in 0..2 {
-        let script = format!("ls /proc/$$/fd > fds.{round}.$METE_INDEX; true");
+        let script = format!("(ls /proc/$$/fd > fds.{round}.$METE_INDEX); true");
         let flags = [
             "submit", "--name", "fds", "--array", "0-199", "--cpus", "0.01",
         ];
