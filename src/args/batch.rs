@@ -47,10 +47,10 @@ pub struct JobFlags {
     #[arg(long, value_name = "N")]
     pub cores: Option<u32>,
     /// Memory of each element, such as 512MiB
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub memory: Option<Bytes>,
     /// Disk of each element
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     pub disk: Option<Bytes>,
     /// GPUs of each element, such as 1, 0.5 or 2:a100
     #[arg(long, value_name = "N[:MODEL]", value_parser = values::gpus)]

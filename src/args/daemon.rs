@@ -11,10 +11,20 @@ use super::values::{self, Share};
 #[derive(Clone, Debug, Args)]
 pub struct Dev {
     /// Agents that run real processes; the machine is divided among them
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=64))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(0..=64)
+    )]
     pub nodes: u32,
     /// Agents that only pretend, for trying large clusters
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(0..=100_000)
+    )]
     pub fake: u32,
     /// Keep all state here; without it everything is gone when this stops
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
@@ -108,13 +118,18 @@ pub struct AgentFlags {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Only this part of the machine, so that several agents divide it
-    #[arg(long, value_name = "CPUS,MEMORY", value_parser = values::share, conflicts_with_all = ["cpus", "memory"])]
+    #[arg(
+        long,
+        value_name = "CPUS,MEMORY",
+        value_parser = values::share,
+        conflicts_with_all = ["cpus", "memory"]
+    )]
     pub share: Option<Share>,
     /// Only these logical CPUs of the machine, such as 2-3
     #[arg(long, value_name = "SET", requires = "memory")]
     pub cpus: Option<String>,
     /// Memory that goes with --cpus
-    #[arg(long, value_name = "N", requires = "cpus")]
+    #[arg(long, value_name = "SIZE", requires = "cpus", value_parser = values::bytes)]
     pub memory: Option<Bytes>,
     /// A label of the node; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = values::key_value)]
@@ -137,10 +152,19 @@ pub struct AgentFlags {
 #[derive(Clone, Debug, Args)]
 pub struct AgentShow {
     /// The node; without it the agent at --address
-    #[arg(value_name = "NODE", conflicts_with = "address", add = crate::cli::support::names::nodes())]
+    #[arg(
+        value_name = "NODE",
+        conflicts_with = "address",
+        add = crate::cli::support::names::nodes()
+    )]
     pub node: Option<String>,
     /// The node API of the agent
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7444", value_parser = values::host_port)]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:7444",
+        value_parser = values::host_port
+    )]
     pub address: String,
 }
 
@@ -167,7 +191,7 @@ pub struct ServiceStart {
     #[arg(long, value_name = "CPUS", default_value = "0.5")]
     pub cpus: MilliCpu,
     /// Memory of each task
-    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = values::bytes)]
     pub memory: Bytes,
     /// The command, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]

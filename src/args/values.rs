@@ -10,6 +10,15 @@ pub fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// `32GiB`, `500MB`, `0`. A bare number is refused: hardly anybody means bytes by it.
+pub fn bytes(text: &str) -> Result<Bytes, String> {
+    let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if bare && text.bytes().any(|byte| byte != b'0') {
+        return Err(format!("the unit is missing, such as {text}MiB or {text}GiB"));
+    }
+    text.parse().map_err(|error| format!("{error}"))
+}
+
 /// `host:port`.
 pub fn host_port(text: &str) -> Result<String, String> {
     let bad = || "it has the form HOST:PORT, such as 127.0.0.1:7443".to_owned();
@@ -35,7 +44,7 @@ pub fn share(text: &str) -> Result<Share, String> {
     let form = || "it has the form CPUS,MEMORY, such as 500m,1GiB".to_owned();
     let (cpu, memory) = text.split_once(',').ok_or_else(form)?;
     let cpu = cpu.trim().parse().map_err(|error| format!("{error}"))?;
-    let memory = memory.trim().parse().map_err(|error| format!("{error}"))?;
+    let memory = bytes(memory.trim())?;
     Ok(Share { cpu, memory })
 }
 
@@ -163,6 +172,16 @@ mod tests {
         assert_eq!(weight("2.5"), Ok(2500));
         for bad in ["0", "-1", "500m", "x", "0.0001", "99999999"] {
             assert!(weight(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn memory_needs_a_unit() {
+        assert_eq!(bytes("1.5GiB"), Ok(Bytes(3 << 29)));
+        assert_eq!(bytes("0"), Ok(Bytes(0)));
+        assert!(bytes("64").is_err_and(|error| error.contains("64MiB")));
+        for bad in ["", "-1", "1XB", "100000EiB", "MiB"] {
+            assert!(bytes(bad).is_err(), "{bad}");
         }
     }
 

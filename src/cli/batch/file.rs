@@ -225,10 +225,10 @@ impl Reader<'_> {
             return Err(self.wrong(pinned, "task.pinned needs task.cpus".to_owned()));
         }
         if let Some(memory) = &task.memory {
-            shape.memory_bytes = self.read::<Bytes>(memory, &memory.get_ref().text())?.0;
+            shape.memory_bytes = self.bytes(memory)?.0;
         }
         if let Some(disk) = &task.disk {
-            shape.disk_bytes = self.read::<Bytes>(disk, &disk.get_ref().text())?.0;
+            shape.disk_bytes = self.bytes(disk)?.0;
         }
         if let Some(gpus) = &task.gpus {
             shape.devices.push(job::want(&self.gpus(gpus)?));
@@ -239,6 +239,10 @@ impl Reader<'_> {
             shape.devices.push(job::want(&device));
         }
         Ok(shape)
+    }
+
+    fn bytes(&self, amount: &Spanned<Amount>) -> Outcome<Bytes> {
+        values::bytes(&amount.get_ref().text()).map_err(|fault| self.wrong(amount, fault))
     }
 
     fn gpus(&self, gpus: &Spanned<Gpus>) -> Outcome<DeviceCount> {
