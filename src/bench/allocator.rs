@@ -31,14 +31,26 @@ pub struct Size {
 /// A size that is zero.
 pub fn run(size: Size) -> Outcome<Figures> {
     if size.agents == 0 || size.roles == 0 || size.frameworks == 0 || size.rounds == 0 {
-        return Err(super::usage("--agents, --roles, --frameworks and --rounds start at 1"));
+        return Err(super::usage(
+            "--agents, --roles, --frameworks and --rounds start at 1",
+        ));
     }
-    let all = Dirty { all: true, ..Dirty::default() };
+    let all = Dirty {
+        all: true,
+        ..Dirty::default()
+    };
     let mut view = reference::scenario(size.agents, size.roles, size.frameworks, size.seed);
     let (full, round) = middle(size.rounds, || timed(&view, &all));
-    let tasks: u64 = round.placements.iter().map(|placed| u64::from(placed.slots)).sum();
+    let tasks: u64 = round
+        .placements
+        .iter()
+        .map(|placed| u64::from(placed.slots))
+        .sum();
 
-    let limits = Limits { placements: SAMPLE, agents: usize::MAX };
+    let limits = Limits {
+        placements: SAMPLE,
+        agents: usize::MAX,
+    };
     let began = Instant::now();
     let sampled = reference::naive(&view, limits).placements.len().max(1);
     let sample_ms = began.elapsed().as_secs_f64() * 1000.0;
@@ -65,10 +77,16 @@ pub fn run(size: Size) -> Outcome<Figures> {
     figures.put("roles", size.roles);
     figures.put("frameworks", size.frameworks);
     figures.put("full_ms", decimal(full));
-    figures.put("incremental_ms", (incremental * 10_000.0).round() / 10_000.0);
+    figures.put(
+        "incremental_ms",
+        (incremental * 10_000.0).round() / 10_000.0,
+    );
     figures.put("naive_ms", decimal(naive));
     figures.put("naive_sample_tasks", sampled);
-    figures.put("naive_over_full", decimal(naive / full.max(f64::MIN_POSITIVE)));
+    figures.put(
+        "naive_over_full",
+        decimal(naive / full.max(f64::MIN_POSITIVE)),
+    );
     figures.put("tasks_placed", tasks);
     figures.put("placements", round.placements.len());
     figures.put("placed_after_changes", placed);

@@ -16,7 +16,11 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
                 return Err(usage("--masters: this release measures 1 master"));
             }
             let tasks = u32::try_from(flags.tasks).unwrap_or(u32::MAX);
-            let size = launches::Size { agents: flags.agents, tasks, state_directory: None };
+            let size = launches::Size {
+                agents: flags.agents,
+                tasks,
+                state_directory: None,
+            };
             launches::run(size).await?.print("BenchLaunches", style)
         }
         Bench::Allocator(flags) => {

@@ -44,7 +44,9 @@ pub struct Size {
 /// Sizes that cannot be, or a part that failed.
 pub async fn run(size: Size) -> Outcome<Figures> {
     if size.agents == 0 || size.tasks == 0 || size.tasks > 100_000 {
-        return Err(super::usage("--agents starts at 1, --tasks is within 1 to 100000"));
+        return Err(super::usage(
+            "--agents starts at 1, --tasks is within 1 to 100000",
+        ));
     }
     let (home, temporary) = match size.state_directory.clone() {
         Some(home) => (home, false),
@@ -83,7 +85,12 @@ async fn measure(size: &Size, home: PathBuf, figures: &mut Figures) -> Outcome {
 
     let spec = TaskSpec::command("task", ["simulated"]);
     let began = Instant::now();
-    subject.want("tasks", Claim::cpu_milli(100).memory_mib(64).count(size.tasks)).await?;
+    subject
+        .want(
+            "tasks",
+            Claim::cpu_milli(100).memory_mib(64).count(size.tasks),
+        )
+        .await?;
     let count = usize::try_from(size.tasks).unwrap_or(usize::MAX);
     let mut latencies = subject.run_all("tasks", count, &spec).await?;
     let seconds = began.elapsed().as_secs_f64();
@@ -96,11 +103,20 @@ async fn measure(size: &Size, home: PathBuf, figures: &mut Figures) -> Outcome {
     figures.put("launches_per_s", decimal(f64::from(size.tasks) / seconds));
     figures.put("p50_ms", decimal(percentile(&mut latencies, 50)));
     figures.put("p99_ms", decimal(percentile(&mut latencies, 99)));
-    figures.put("demand_to_offer_p50_ms", decimal(percentile(&mut probes, 50)));
-    figures.put("demand_to_offer_p99_ms", decimal(percentile(&mut probes, 99)));
+    figures.put(
+        "demand_to_offer_p50_ms",
+        decimal(percentile(&mut probes, 50)),
+    );
+    figures.put(
+        "demand_to_offer_p99_ms",
+        decimal(percentile(&mut probes, 99)),
+    );
     figures.put("rss_mib", rss);
     figures.put("flushes", after.saturating_sub(before));
-    figures.put("agents_registered_ms", decimal(registered.as_secs_f64() * 1000.0));
+    figures.put(
+        "agents_registered_ms",
+        decimal(registered.as_secs_f64() * 1000.0),
+    );
     figures.put("refused", subject.refused);
     figures.put("masters", 1);
     figures.put("in_one_process", true);
@@ -156,7 +172,9 @@ async fn measure_real(home: PathBuf, figures: &mut Figures) -> Outcome {
     for number in 0..PROCESSES {
         let claim = format!("real-{number}");
         let spec = TaskSpec::command(&claim, ["true"]);
-        subject.want(&claim, Claim::cpu_milli(100).memory_mib(16).count(1)).await?;
+        subject
+            .want(&claim, Claim::cpu_milli(100).memory_mib(16).count(1))
+            .await?;
         all.extend(subject.run_all(&claim, 1, &spec).await?);
     }
     figures.put("real_processes", PROCESSES);

@@ -37,11 +37,18 @@ impl Figures {
     /// stdout cannot be written.
     pub fn print(self, bench: &'static str, style: &Style) -> Outcome {
         let widest = self.0.keys().map(String::len).max().unwrap_or(0);
-        let lines: Vec<String> =
-            self.0.iter().map(|(name, value)| format!("{name:<widest$}  {}", shown(value))).collect();
+        let lines: Vec<String> = self
+            .0
+            .iter()
+            .map(|(name, value)| format!("{name:<widest$}  {}", shown(value)))
+            .collect();
         let text = lines.join("\n");
         let style = Style {
-            format: if style.format == Format::Wide { Format::Table } else { style.format },
+            format: if style.format == Format::Wide {
+                Format::Table
+            } else {
+                style.format
+            },
             ..style.clone()
         };
         print_one(&style, bench, None, Value::Object(self.0), &text)
@@ -66,7 +73,12 @@ pub fn decimal(value: f64) -> Value {
 pub fn percentile(values: &mut [f64], percent: usize) -> f64 {
     values.sort_by(f64::total_cmp);
     let last = values.len().saturating_sub(1);
-    let at = values.len().saturating_mul(percent).div_ceil(100).saturating_sub(1).min(last);
+    let at = values
+        .len()
+        .saturating_mul(percent)
+        .div_ceil(100)
+        .saturating_sub(1)
+        .min(last);
     values.get(at).copied().unwrap_or(0.0)
 }
 

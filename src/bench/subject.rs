@@ -37,8 +37,13 @@ impl Subject {
     pub(super) async fn connect(master: &str, name: &str) -> Outcome<Self> {
         let config = SessionConfig::new(vec![master.to_owned()], name, "dev");
         let (session, events) = Session::open(config).map_err(|error| from_sdk(&error))?;
-        let subject =
-            Self { session, events, sent: HashMap::new(), refused: 0, next: 0 };
+        let subject = Self {
+            session,
+            events,
+            sent: HashMap::new(),
+            refused: 0,
+            next: 0,
+        };
         tokio::time::timeout(PATIENCE, subject.session.ready())
             .await
             .map_err(|_late| late("a session"))?
@@ -51,7 +56,10 @@ impl Subject {
     /// # Errors
     /// The refusal.
     pub(super) async fn want(&self, claim: &str, wanted: Claim) -> Outcome {
-        self.session.want(claim, wanted).await.map_err(|error| from_sdk(&error))
+        self.session
+            .want(claim, wanted)
+            .await
+            .map_err(|error| from_sdk(&error))
     }
 
     /// Takes a claim back.
@@ -59,7 +67,10 @@ impl Subject {
     /// # Errors
     /// The refusal.
     pub(super) async fn withdraw(&self, claim: &str) -> Outcome {
-        self.session.withdraw([claim]).await.map_err(|error| from_sdk(&error))
+        self.session
+            .withdraw([claim])
+            .await
+            .map_err(|error| from_sdk(&error))
     }
 
     async fn next_event(&mut self, what: &str) -> Outcome<Event> {
@@ -78,9 +89,9 @@ impl Subject {
     pub(super) async fn first_offer(&mut self, claim: &str) -> Outcome<Vec<Offer>> {
         loop {
             if let Event::Offers(offers) = self.next_event("an offer").await?
-                && offers.iter().any(|offer| {
-                    offer.claim.as_ref().is_some_and(|id| id.as_str() == claim)
-                })
+                && offers
+                    .iter()
+                    .any(|offer| offer.claim.as_ref().is_some_and(|id| id.as_str() == claim))
             {
                 return Ok(offers);
             }
@@ -91,7 +102,12 @@ impl Subject {
     ///
     /// # Errors
     /// Why the session is over.
-    pub(super) async fn launch(&mut self, offers: Vec<Offer>, claim: &str, spec: &TaskSpec) -> Outcome {
+    pub(super) async fn launch(
+        &mut self,
+        offers: Vec<Offer>,
+        claim: &str,
+        spec: &TaskSpec,
+    ) -> Outcome {
         let shared = std::sync::Arc::new(spec.run.clone());
         let mut offers = Offers::new(&self.session, offers);
         let now = Instant::now();
@@ -107,8 +123,9 @@ impl Subject {
         // Verdicts are heard through the statuses; a refused launch counts down nothing and is
         // offered again, and its lost time is in the latency of the run that replaces it.
         let submitted = offers.submit().await.map_err(|error| from_sdk(&error))?;
-        self.refused =
-            self.refused.saturating_add(u64::try_from(submitted.unsent.len()).unwrap_or(0));
+        self.refused = self
+            .refused
+            .saturating_add(u64::try_from(submitted.unsent.len()).unwrap_or(0));
         Ok(())
     }
 
@@ -158,7 +175,10 @@ impl Subject {
     /// # Errors
     /// Why the session is over.
     pub(super) async fn teardown(self) -> Outcome {
-        self.session.teardown().await.map_err(|error| from_sdk(&error))
+        self.session
+            .teardown()
+            .await
+            .map_err(|error| from_sdk(&error))
     }
 }
 

@@ -47,7 +47,10 @@ pub struct Settings {
 /// Why it cannot start: code, facts, what to do.
 pub async fn start(settings: Settings) -> Outcome {
     let listener = bind(&settings.listen, settings.insecure).await?;
-    let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let address = listener
+        .local_addr()
+        .map(|address| address.to_string())
+        .unwrap_or_default();
     let dial = Arc::new(TcpDial::default());
     let mut config = Config::new(settings.masters, dial, settings.state_directory);
     config.node_name = settings.name;
@@ -62,7 +65,10 @@ pub async fn start(settings: Settings) -> Outcome {
     let mut linked = changes.subscribe();
     let telling = async move {
         if let Ok(state) = linked.wait_for(|state| state.linked).await {
-            let id = state.agent.map(|agent| agent.to_string()).unwrap_or_default();
+            let id = state
+                .agent
+                .map(|agent| agent.to_string())
+                .unwrap_or_default();
             note(&format!("agent {id} is registered"));
         }
         std::future::pending::<()>().await;

@@ -25,11 +25,16 @@ pub struct Settings {
 /// Why its session is over.
 pub async fn start(settings: Settings) -> Outcome {
     let listener = bind(&settings.listen, settings.insecure).await?;
-    let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let address = listener
+        .local_addr()
+        .map(|address| address.to_string())
+        .unwrap_or_default();
     note(&format!("batch listens on {address}"));
     let mut config = mete_batch::Config::new(settings.masters, settings.roles);
     config.session.name = settings.name;
-    mete_batch::run(config, listener, stop_signal()).await.map_err(|error| from_sdk(&error))
+    mete_batch::run(config, listener, stop_signal())
+        .await
+        .map_err(|error| from_sdk(&error))
 }
 
 /// An error of the SDK, in the command line's shape.

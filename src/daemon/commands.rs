@@ -89,15 +89,24 @@ pub async fn agent_start(flags: flags::AgentStart, masters: Vec<String>) -> Outc
 fn part(flags: &flags::AgentFlags) -> Outcome<Part> {
     if let Some(share) = &flags.share {
         let (cpu_milli, memory_bytes) = (share.cpu.0, share.memory.0);
-        return Ok(Part::Share { cpu_milli, memory_bytes });
+        return Ok(Part::Share {
+            cpu_milli,
+            memory_bytes,
+        });
     }
     let (Some(cpus), Some(memory)) = (&flags.cpus, flags.memory) else {
         return Ok(Part::Whole);
     };
     let cpus = parse_list(cpus).map_err(|error| {
-        CliError::new(Code::Usage, format!("--cpus '{cpus}' is no set of CPUs: {error}"))
+        CliError::new(
+            Code::Usage,
+            format!("--cpus '{cpus}' is no set of CPUs: {error}"),
+        )
     })?;
-    Ok(Part::Set { cpus, memory_bytes: memory.0 })
+    Ok(Part::Set {
+        cpus,
+        memory_bytes: memory.0,
+    })
 }
 
 fn devices(list: &[(String, String)]) -> Outcome<Vec<Device>> {

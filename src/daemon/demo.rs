@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mete_model::{Code, Span};
 use mete_proto::admin::v1::object::Object as Row;
-use mete_proto::admin::v1::{Filter, Kind, KillTasksRequest, Task};
+use mete_proto::admin::v1::{Filter, KillTasksRequest, Kind, Task};
 use mete_proto::batch::v1::{GetRequest, JobSpec, JobState, SubmitRequest, WatchRequest};
 use mete_proto::explain::v1::{ExplainRequest, Subject};
 use mete_proto::node::v1::{LogsRequest, log_chunk};
@@ -56,12 +56,17 @@ pub async fn run(story: Story) -> Outcome {
     say("A cluster: one master, agents on this machine, the batch framework.")?;
     let mut cluster = DevCluster::start(&settings).await?;
     let ready = cluster.ready_in.as_secs_f64();
-    say(&format!("  ready in {ready:.2}s, master at {}", cluster.address))?;
+    say(&format!(
+        "  ready in {ready:.2}s, master at {}",
+        cluster.address
+    ))?;
     let (pool, serving) = services(cluster.address.clone())?;
     let asking = cluster.client(CALL);
+    let longest = LONGEST + Duration::from_secs(story.seconds);
+    let telling = tokio::time::timeout(longest, tell(&asking, &pool, story.seconds));
     let told = tokio::select! {
-        told = tokio::time::timeout(LONGEST + Duration::from_secs(story.seconds), tell(&asking, &pool, story.seconds)) => told.unwrap_or_else(|_late| {
-            let sentence = format!("the story took more than {}s", LONGEST.as_secs());
+        told = telling => told.unwrap_or_else(|_late| {
+            let sentence = format!("the story took more than {}s", longest.as_secs());
             Err(CliError::new(Code::TimedOut, sentence))
         }),
         error = cluster.failed() => Err(error),
@@ -85,9 +90,7 @@ fn wanted(count: u32) -> mete_sdk::Wanted {
     mete_sdk::Wanted::new(count, claim, TaskSpec::command("web", command))
 }
 
-fn services(
-    address: String,
-) -> Outcome<(PoolHandle, impl Future<Output = mete_sdk::Result<()>>)> {
+fn services(address: String) -> Outcome<(PoolHandle, impl Future<Output = mete_sdk::Result<()>>)> {
     let first = wanted(SERVICES.0);
     let config = Config {
         masters: vec![address],
@@ -105,23 +108,32 @@ fn services(
 }
 
 async fn tell(cluster: &Cluster, pool: &PoolHandle, seconds: u64) -> Outcome {
-    say(&format!("\nThe service framework keeps {} tasks 'web' alive.", SERVICES.0))?;
+    say(&format!(
+        "\nThe service framework keeps {} tasks 'web' alive.",
+        SERVICES.0
+    ))?;
     wait_for_services(cluster, SERVICES.0).await?;
     show_roles(cluster).await?;
 
-    say(&format!("\nA user submits an array of {ELEMENTS} real processes to batch."))?;
+    say(&format!(
+        "\nA user submits an array of {ELEMENTS} real processes to batch."
+    ))?;
     let began = Instant::now();
     let job = submit(cluster).await?;
-    say(&format!("  $ mete submit --array 0-{} --cpus 0.4 -- sh -c ...   {job}", ELEMENTS - 1))?;
-    until(|| async {
-        Ok((!running(cluster, "batch").await?.is_empty()).then_some(()))
-    })
-    .await?;
+    say(&format!(
+        "  $ mete submit --array 0-{} --cpus 0.4 -- sh -c ...   {job}",
+        ELEMENTS - 1
+    ))?;
+    until(|| async { Ok((!running(cluster, "batch").await?.is_empty()).then_some(())) }).await?;
     show_roles(cluster).await?;
     why(cluster, &job).await?;
 
-    say(&format!("\nThe service framework grows to {} tasks: both compete.", SERVICES.1))?;
-    pool.set("web", wanted(SERVICES.1)).map_err(|error| batch::from_sdk(&error))?;
+    say(&format!(
+        "\nThe service framework grows to {} tasks: both compete.",
+        SERVICES.1
+    ))?;
+    pool.set("web", wanted(SERVICES.1))
+        .map_err(|error| batch::from_sdk(&error))?;
     wait_for_services(cluster, SERVICES.1).await?;
     show_roles(cluster).await?;
 
@@ -145,12 +157,17 @@ async fn tell(cluster: &Cluster, pool: &PoolHandle, seconds: u64) -> Outcome {
 }
 
 async fn tasks(cluster: &Cluster, role: &str) -> Outcome<Vec<Task>> {
-    let filter = Filter { role: role.to_owned(), ..Filter::default() };
+    let filter = Filter {
+        role: role.to_owned(),
+        ..Filter::default()
+    };
     let (_, objects) = cluster.list(Kind::Task, filter).await?;
-    let tasks = objects.into_iter().filter_map(|object| match object.object {
-        Some(Row::Task(task)) => Some(task),
-        _ => None,
-    });
+    let tasks = objects
+        .into_iter()
+        .filter_map(|object| match object.object {
+            Some(Row::Task(task)) => Some(task),
+            _ => None,
+        });
     Ok(tasks.collect())
 }
 
@@ -175,23 +192,25 @@ where
 
 async fn wait_for_services(cluster: &Cluster, count: u32) -> Outcome {
     let wanted = usize::try_from(count).unwrap_or(usize::MAX);
-    until(|| async {
-        Ok((running(cluster, "service").await?.len() >= wanted).then_some(()))
-    })
-    .await
+    until(|| async { Ok((running(cluster, "service").await?.len() >= wanted).then_some(())) }).await
 }
 
 async fn show_roles(cluster: &Cluster) -> Outcome {
     let (_, objects) = cluster.list(Kind::Role, Filter::default()).await?;
     say("  ROLE     RUNNING  HOLDS                 WAITING")?;
     for object in objects {
-        let Some(Row::Role(role)) = object.object else { continue };
+        let Some(Row::Role(role)) = object.object else {
+            continue;
+        };
         if role.path == "dev" {
             continue;
         }
         let running = running(cluster, &role.path).await?.len();
         let holds = words::amounts(&role.used);
-        say(&format!("  {:<8} {running:>7}  {holds:<20}  {:>7}", role.path, role.waiting))?;
+        say(&format!(
+            "  {:<8} {running:>7}  {holds:<20}  {:>7}",
+            role.path, role.waiting
+        ))?;
     }
     Ok(())
 }
@@ -201,13 +220,27 @@ async fn submit(cluster: &Cluster) -> Outcome<String> {
     let spec = JobSpec {
         name: "render".to_owned(),
         command: ["sh", "-c", command].map(str::to_owned).to_vec(),
-        shape: Some(Shape { cpu_milli: 400, memory_bytes: 32 << 20, ..Shape::default() }),
+        shape: Some(Shape {
+            cpu_milli: 400,
+            memory_bytes: 32 << 20,
+            ..Shape::default()
+        }),
         array: format!("0-{}", ELEMENTS - 1),
         user: "demo".to_owned(),
         ..JobSpec::default()
     };
-    let request = SubmitRequest { spec: Some(spec), key: String::new(), dry_run: false };
-    Ok(cluster.batch().await?.submit(request).await?.into_inner().job)
+    let request = SubmitRequest {
+        spec: Some(spec),
+        key: String::new(),
+        dry_run: false,
+    };
+    Ok(cluster
+        .batch()
+        .await?
+        .submit(request)
+        .await?
+        .into_inner()
+        .job)
 }
 
 async fn why(cluster: &Cluster, job: &str) -> Outcome {
@@ -234,7 +267,10 @@ async fn kill_one(cluster: &Cluster) -> Outcome<String> {
     let Some(task) = tasks.first() else {
         return Err(CliError::new(Code::Internal, "no service task runs"));
     };
-    let run = RunRef { framework_id: task.framework_id.clone(), run: task.run.clone() };
+    let run = RunRef {
+        framework_id: task.framework_id.clone(),
+        run: task.run.clone(),
+    };
     let request = KillTasksRequest {
         runs: vec![run],
         grace_ms: Some(500),
@@ -254,16 +290,19 @@ async fn wait_for_replacement(cluster: &Cluster, killed: &str) -> Outcome {
     let wanted = usize::try_from(SERVICES.1).unwrap_or(usize::MAX);
     until(|| async {
         let running = running(cluster, "service").await?;
-        let gone = !running.iter().any(|task| {
-            task.run.as_ref().is_some_and(|run| run.task == killed)
-        });
+        let gone = !running
+            .iter()
+            .any(|task| task.run.as_ref().is_some_and(|run| run.task == killed));
         Ok((gone && running.len() >= wanted).then_some(()))
     })
     .await
 }
 
 async fn wait_for_job(cluster: &Cluster, job: &str) -> Outcome<u32> {
-    let request = WatchRequest { job: job.to_owned(), elements: false };
+    let request = WatchRequest {
+        job: job.to_owned(),
+        elements: false,
+    };
     let mut rows = cluster.batch().await?.watch(request).await?.into_inner();
     let mut last = None;
     while let Some(update) = rows.message().await? {
@@ -275,17 +314,30 @@ async fn wait_for_job(cluster: &Cluster, job: &str) -> Outcome<u32> {
             let sentence = format!("the array ended {}", row.state().as_str_name());
             Err(CliError::new(Code::Internal, sentence))
         }
-        None => Err(CliError::new(Code::Internal, "the array's story ended early")),
+        None => Err(CliError::new(
+            Code::Internal,
+            "the array's story ended early",
+        )),
     }
 }
 
 async fn first_line_of(cluster: &Cluster, job: &str) -> Outcome<String> {
-    let request = GetRequest { job: format!("{job}/0"), ..GetRequest::default() };
+    let request = GetRequest {
+        job: format!("{job}/0"),
+        ..GetRequest::default()
+    };
     let answer = cluster.batch().await?.get(request).await?.into_inner();
     let missing = || CliError::new(Code::NotFound, "element 0 is not there");
     let element = answer.elements.into_iter().next().ok_or_else(missing)?;
-    let request = LogsRequest { run: element.run, ..LogsRequest::default() };
-    let mut chunks = node(&element.node_address).await?.logs(request).await?.into_inner();
+    let request = LogsRequest {
+        run: element.run,
+        ..LogsRequest::default()
+    };
+    let mut chunks = node(&element.node_address)
+        .await?
+        .logs(request)
+        .await?
+        .into_inner();
     while let Some(chunk) = chunks.message().await? {
         if let Some(log_chunk::Chunk::Lines(lines)) = chunk.chunk
             && let Some(line) = lines.lines.first()
@@ -300,13 +352,20 @@ async fn summary(cluster: &Cluster, job: &str, completed: u32, seconds: f64) -> 
     let services = running(cluster, "service").await?.len();
     let status = cluster
         .call(|channel| async move {
-            admin(channel).get_status(mete_proto::admin::v1::GetStatusRequest {}).await
+            admin(channel)
+                .get_status(mete_proto::admin::v1::GetStatusRequest {})
+                .await
         })
         .await?;
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
     say("\nSummary")?;
-    say(&format!("  batch    {job}: {completed} of {ELEMENTS} completed in {seconds:.1}s"))?;
-    say(&format!("  service  {services} of {} 'web' running", SERVICES.1))?;
+    say(&format!(
+        "  batch    {job}: {completed} of {ELEMENTS} completed in {seconds:.1}s"
+    ))?;
+    say(&format!(
+        "  service  {services} of {} 'web' running",
+        SERVICES.1
+    ))?;
     say(&format!(
         "  offers   {} made, {} accepted, {} declined, {} expired; {} launches committed",
         count("offers_made"),
@@ -316,7 +375,10 @@ async fn summary(cluster: &Cluster, job: &str, completed: u32, seconds: f64) -> 
         count("launches")
     ))?;
     if completed != ELEMENTS || services != usize::try_from(SERVICES.1).unwrap_or(0) {
-        return Err(CliError::new(Code::Internal, "the cluster did not keep its promises"));
+        return Err(CliError::new(
+            Code::Internal,
+            "the cluster did not keep its promises",
+        ));
     }
     say("  everything as promised; bye")
 }

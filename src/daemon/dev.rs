@@ -33,7 +33,10 @@ const READY: Duration = Duration::from_secs(30);
 const CALL: Duration = Duration::from_secs(5);
 
 /// How a simulated agent plays a task that says nothing about being simulated.
-const PRETENDED: FakeTask = FakeTask { run: Span::seconds(2), exit_code: 0 };
+const PRETENDED: FakeTask = FakeTask {
+    run: Span::seconds(2),
+    exit_code: 0,
+};
 
 /// Streams of simulated agents on one connection.
 const STREAMS: usize = 256;
@@ -124,7 +127,9 @@ impl DevCluster {
         };
         cluster.spawn_master(settings, &home, listener);
         let asking = Cluster::new(vec![address], READY);
-        cluster.wait_for("the master to lead", &asking, |status| status.term > 0).await?;
+        cluster
+            .wait_for("the master to lead", &asking, |status| status.term > 0)
+            .await?;
         make_roles(&asking, &settings.roles).await?;
         cluster.spawn_agents(settings, &home).await?;
         cluster.spawn_fakes(settings.fake, settings.unsaid);
@@ -137,7 +142,9 @@ impl DevCluster {
             status.nodes.get("ready").copied().unwrap_or(0) >= nodes
                 && status.frameworks_connected >= frameworks
         };
-        cluster.status = cluster.wait_for("agents and frameworks", &asking, stands).await?;
+        cluster.status = cluster
+            .wait_for("agents and frameworks", &asking, stands)
+            .await?;
         cluster.ready_in = began.elapsed();
         Ok(cluster)
     }
@@ -196,12 +203,17 @@ impl DevCluster {
 
     fn spawn_master(&mut self, settings: &Settings, home: &Path, listener: TcpListener) {
         let storage = match &settings.state_directory {
-            Some(_) => Storage::Directory { path: home.join("master"), found: true },
+            Some(_) => Storage::Directory {
+                path: home.join("master"),
+                found: true,
+            },
             None => Storage::Memory,
         };
         let mut config = MasterConfig::single(storage);
         config.insecure = settings.insecure;
-        let listeners = Listeners { grpc: vec![listener] };
+        let listeners = Listeners {
+            grpc: vec![listener],
+        };
         let stopped = self.stopped(Stop::All);
         self.parts.spawn(async move {
             mete_broker::server::run(config, listeners, stopped)
@@ -215,8 +227,10 @@ impl DevCluster {
         for (number, part) in (1_u32..).zip(parts) {
             let name = format!("n{number}");
             let listener = bind("127.0.0.1:0", false).await?;
-            let address =
-                listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+            let address = listener
+                .local_addr()
+                .map(|address| address.to_string())
+                .unwrap_or_default();
             let mut config = mete_agent::config::Config::new(
                 vec![self.address.clone()],
                 Arc::new(TcpDial::default()),
@@ -283,8 +297,9 @@ impl DevCluster {
     ) -> Outcome<GetStatusResponse> {
         let deadline = tokio::time::Instant::now() + READY;
         loop {
-            let asked = asking
-                .call(|channel| async move { admin(channel).get_status(GetStatusRequest {}).await });
+            let asked = asking.call(|channel| async move {
+                admin(channel).get_status(GetStatusRequest {}).await
+            });
             tokio::select! {
                 error = self.failed() => return Err(error),
                 answer = asked => {
@@ -321,17 +336,24 @@ fn home(settings: &Settings) -> Outcome<(PathBuf, Option<PathBuf>)> {
 }
 
 async fn make_roles(cluster: &Cluster, more: &[String]) -> Outcome {
-    let roles = ROLES.iter().map(|role| (*role).to_owned()).chain(more.iter().cloned());
+    let roles = ROLES
+        .iter()
+        .map(|role| (*role).to_owned())
+        .chain(more.iter().cloned());
     let (_, known) = cluster.list(Kind::Role, Filter::default()).await?;
     use mete_proto::admin::v1::object::Object as Row;
     for path in roles {
-        let there = known.iter().any(|object| {
-            matches!(&object.object, Some(Row::Role(role)) if role.path == path)
-        });
+        let there = known
+            .iter()
+            .any(|object| matches!(&object.object, Some(Row::Role(role)) if role.path == path));
         if there {
             continue;
         }
-        let request = SetRoleRequest { path, weight_milli: None, dry_run: false };
+        let request = SetRoleRequest {
+            path,
+            weight_milli: None,
+            dry_run: false,
+        };
         cluster
             .call(|channel| {
                 let request = request.clone();
@@ -390,7 +412,10 @@ fn banner(settings: &Settings, cluster: &DevCluster) -> Outcome {
             settings.unsaid.run, settings.unsaid.exit_code
         ));
     }
-    note(&format!("  frameworks {}", if settings.batch { "batch" } else { "none" }));
+    note(&format!(
+        "  frameworks {}",
+        if settings.batch { "batch" } else { "none" }
+    ));
     note(&format!("  state      {state}"));
     note(&format!("  differs    {}", machine::differences()));
     let context = remember(&cluster.address)?;
@@ -403,8 +428,17 @@ fn banner(settings: &Settings, cluster: &DevCluster) -> Outcome {
 fn remember(address: &str) -> Outcome<String> {
     let path = config_path();
     let mut config = ClientConfig::load(&path)?;
-    config.contexts.insert("dev".to_owned(), Context { masters: vec![address.to_owned()] });
-    let others: Vec<&String> = config.contexts.keys().filter(|name| *name != "dev").collect();
+    config.contexts.insert(
+        "dev".to_owned(),
+        Context {
+            masters: vec![address.to_owned()],
+        },
+    );
+    let others: Vec<&String> = config
+        .contexts
+        .keys()
+        .filter(|name| *name != "dev")
+        .collect();
     let text = match (&config.current, others.is_empty()) {
         (Some(current), _) if current != "dev" => {
             format!("'dev' written; current is '{current}', so say --context dev")
@@ -419,6 +453,9 @@ fn remember(address: &str) -> Outcome<String> {
     match config.save(&path) {
         Ok(()) => Ok(text),
         // A home that cannot be written must not keep a cluster from standing.
-        Err(error) => Ok(format!("not written ({}); say --master {address}", error.sentence)),
+        Err(error) => Ok(format!(
+            "not written ({}); say --master {address}",
+            error.sentence
+        )),
     }
 }

@@ -34,11 +34,16 @@ pub async fn leave_nothing(cluster: &Cluster) {
 async fn leave(cluster: &Cluster) -> Outcome {
     let (_, frameworks) = cluster.list(Kind::Framework, Filter::default()).await?;
     for object in frameworks {
-        let Some(Row::Framework(row)) = object.object else { continue };
+        let Some(Row::Framework(row)) = object.object else {
+            continue;
+        };
         if row.state == "torn_down" {
             continue;
         }
-        let request = RemoveFrameworkRequest { framework: row.id, dry_run: false };
+        let request = RemoveFrameworkRequest {
+            framework: row.id,
+            dry_run: false,
+        };
         cluster
             .call(|channel| {
                 let request = request.clone();
@@ -76,13 +81,19 @@ async fn leave(cluster: &Cluster) -> Outcome {
 }
 
 async fn live(cluster: &Cluster, real: &BTreeSet<String>) -> Outcome<Vec<RunRef>> {
-    let states = ["staging", "starting", "running", "finishing"].map(str::to_owned).to_vec();
-    let filter = Filter { states, ..Filter::default() };
+    let states = ["staging", "starting", "running", "finishing"]
+        .map(str::to_owned)
+        .to_vec();
+    let filter = Filter {
+        states,
+        ..Filter::default()
+    };
     let (_, tasks) = cluster.list(Kind::Task, filter).await?;
     let runs = tasks.into_iter().filter_map(|object| match object.object {
-        Some(Row::Task(task)) if real.contains(&task.node) => {
-            Some(RunRef { framework_id: task.framework_id, run: task.run })
-        }
+        Some(Row::Task(task)) if real.contains(&task.node) => Some(RunRef {
+            framework_id: task.framework_id,
+            run: task.run,
+        }),
         _ => None,
     });
     Ok(runs.collect())

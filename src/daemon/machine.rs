@@ -44,7 +44,13 @@ pub fn divide(home: &Path, nodes: u32) -> Outcome<Vec<Part>> {
     }
     let each = cpus.len() / count;
     if each == 0 {
-        return Ok(vec![Part::Share { cpu_milli: milli, memory_bytes: memory }; count]);
+        return Ok(vec![
+            Part::Share {
+                cpu_milli: milli,
+                memory_bytes: memory
+            };
+            count
+        ]);
     }
     let sets = cpus.chunks(each).take(count).map(|chunk| Part::Set {
         cpus: chunk.iter().copied().collect(),

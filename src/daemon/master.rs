@@ -30,7 +30,10 @@ pub struct Settings {
 pub fn init(settings: &Settings) -> Outcome {
     super::make_directory(&settings.state_directory)?;
     mete_broker::server::found(&config(settings)).map_err(|error| from_run(&error))?;
-    note(&format!("a cluster of one master is founded in {}", settings.state_directory.display()));
+    note(&format!(
+        "a cluster of one master is founded in {}",
+        settings.state_directory.display()
+    ));
     note(&format!(
         "next: mete master start --state-dir {}",
         settings.state_directory.display()
@@ -44,9 +47,14 @@ pub fn init(settings: &Settings) -> Outcome {
 /// Why it cannot start: code, facts, what to do.
 pub async fn start(settings: Settings) -> Outcome {
     let listener = bind(&settings.listen, settings.insecure).await?;
-    let address = listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let address = listener
+        .local_addr()
+        .map(|address| address.to_string())
+        .unwrap_or_default();
     note(&format!("master listens on {address}"));
-    let listeners = Listeners { grpc: vec![listener] };
+    let listeners = Listeners {
+        grpc: vec![listener],
+    };
     mete_broker::server::run(config(&settings), listeners, stop_signal())
         .await
         .map_err(|error| from_run(&error))

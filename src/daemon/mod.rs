@@ -24,21 +24,33 @@ pub mod service;
 /// `USAGE`, `NOT_LOOPBACK`, or `ADDRESS_IN_USE` with what to do.
 pub async fn bind(listen: &str, insecure: bool) -> Outcome<TcpListener> {
     let address: SocketAddr = listen.parse().map_err(|_| {
-        CliError::new(Code::Usage, format!("'{listen}' is no address to listen on"))
-            .fact("it has the form 127.0.0.1:7443; port 0 takes any free port")
+        CliError::new(
+            Code::Usage,
+            format!("'{listen}' is no address to listen on"),
+        )
+        .fact("it has the form 127.0.0.1:7443; port 0 takes any free port")
     })?;
     if !insecure && !address.ip().is_loopback() {
         let sentence = format!("{address} is not loopback, and nothing is encrypted yet");
         return Err(CliError::new(Code::NotLoopback, sentence)
-            .next(format!("--listen 127.0.0.1:{}", address.port()), "this machine only")
-            .next("--insecure", "listen anyway: whoever reaches the port owns the cluster"));
+            .next(
+                format!("--listen 127.0.0.1:{}", address.port()),
+                "this machine only",
+            )
+            .next(
+                "--insecure",
+                "listen anyway: whoever reaches the port owns the cluster",
+            ));
     }
     TcpListener::bind(address).await.map_err(|error| {
         if error.kind() == std::io::ErrorKind::AddrInUse {
             let sentence = format!("{address} is in use by another process");
             return CliError::new(Code::AddressInUse, sentence)
                 .next(format!("--listen {}:0", address.ip()), "take any free port")
-                .next(format!("ss -ltnp 'sport = :{}'", address.port()), "see who has it");
+                .next(
+                    format!("ss -ltnp 'sport = :{}'", address.port()),
+                    "see who has it",
+                );
         }
         CliError::new(Code::File, format!("listen on {address}: {error}"))
     })
@@ -70,7 +82,9 @@ pub fn start_log(verbose: u8) {
     let filter = std::env::var("METE_LOG").unwrap_or_else(|_| format!("mete={level},{level}"));
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     // A second start in one process (tests) keeps the first.
     let _ = if std::io::stderr().is_terminal() {
         builder.with_target(false).try_init()

@@ -42,5 +42,7 @@ pub async fn start(settings: Settings) -> Outcome {
             claim: settings.claim,
         }],
     };
-    mete_service::run(config, stop_signal()).await.map_err(|error| from_sdk(&error))
+    mete_service::run(config, stop_signal())
+        .await
+        .map_err(|error| from_sdk(&error))
 }

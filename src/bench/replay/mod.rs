@@ -51,7 +51,9 @@ pub fn run(flags: &Replay) -> Outcome<Figures> {
             .map_err(|error| internal(format!("start a runtime: {error}")))?;
         runtime.block_on(play(&flags))
     });
-    played.join().unwrap_or_else(|_panic| Err(internal("the replay panicked")))
+    played
+        .join()
+        .unwrap_or_else(|_panic| Err(internal("the replay panicked")))
 }
 
 fn internal(what: impl Into<String>) -> CliError {
@@ -101,16 +103,28 @@ struct Stage {
 
 impl Stage {
     fn player(&self, pod: &Pod) -> &Player {
-        if pod.best_effort { &self.players[1] } else { &self.players[0] }
+        if pod.best_effort {
+            &self.players[1]
+        } else {
+            &self.players[0]
+        }
     }
 
     /// Counts one step and checks the ledger.
     async fn check(&mut self) -> Outcome {
         self.steps += 1;
-        let master = self.broker.master().await.ok_or_else(|| internal("the master is gone"))?;
+        let master = self
+            .broker
+            .master()
+            .await
+            .ok_or_else(|| internal("the master is gone"))?;
         let violations = mete_state::invariants::check(&master.state());
         for violation in violations.iter().take(3) {
-            tracing::error!(?violation, step = self.steps, "the ledger is not as it must be");
+            tracing::error!(
+                ?violation,
+                step = self.steps,
+                "the ledger is not as it must be"
+            );
         }
         self.violations += violations.len();
         Ok(())
@@ -128,13 +142,20 @@ impl Stage {
             tokio::time::sleep(Duration::from_millis(10)).await;
             let running: usize = self.players.iter().map(Player::running).sum();
             let now = (self.placed(), running);
-            still = if now == last && now.0 == now.1 { still + 1 } else { 0 };
+            still = if now == last && now.0 == now.1 {
+                still + 1
+            } else {
+                0
+            };
             if still >= 3 {
                 return Ok(());
             }
             last = now;
         }
-        Err(internal(format!("nothing came to rest: {} placed, {} running", last.0, last.1)))
+        Err(internal(format!(
+            "nothing came to rest: {} placed, {} running",
+            last.0, last.1
+        )))
     }
 }
 
@@ -152,16 +173,20 @@ async fn make_roles(broker: &TestBroker) -> Outcome {
 }
 
 async fn admin(broker: &TestBroker) -> Outcome<AdminServiceClient<Channel>> {
-    let channel =
-        broker.channel().await.map_err(|error| internal(format!("reach the master: {error}")))?;
+    let channel = broker
+        .channel()
+        .await
+        .map_err(|error| internal(format!("reach the master: {error}")))?;
     Ok(AdminServiceClient::new(channel).max_decoding_message_size(4 << 20))
 }
 
 async fn fill(mut stage: Stage, pods: &[Pod]) -> Outcome<Stage> {
     for step in pods.chunks(STEP) {
         for (best_effort, player) in [(false, 0), (true, 1)] {
-            let part: Vec<&Pod> =
-                step.iter().filter(|pod| pod.best_effort == best_effort).collect();
+            let part: Vec<&Pod> = step
+                .iter()
+                .filter(|pod| pod.best_effort == best_effort)
+                .collect();
             stage.players[player].declare(&part, None).await?;
         }
         stage.settle().await?;
@@ -220,7 +245,9 @@ struct Waiting {
 async fn waiting(broker: &TestBroker) -> Outcome<Waiting> {
     let mut waiting = Waiting::default();
     for object in all(broker, Kind::Claim).await? {
-        let Some(Row::Claim(row)) = object.object else { continue };
+        let Some(Row::Claim(row)) = object.object else {
+            continue;
+        };
         let status = row.status.unwrap_or_default();
         let count = status.claim.map_or(0, |claim| claim.count);
         if status.launched >= count {
@@ -246,11 +273,16 @@ async fn figures(
     let mut granted = [0_u64; 3];
     let mut total = [0_u64; 3];
     for object in all(&stage.broker, Kind::Node).await? {
-        let Some(Row::Node(node)) = object.object else { continue };
+        let Some(Row::Node(node)) = object.object else {
+            continue;
+        };
         for (sums, resources) in [(&mut granted, node.granted), (&mut total, node.total)] {
             let resources = resources.unwrap_or_default();
-            let gpus: u64 =
-                resources.devices.iter().map(|share| u64::from(share.milli)).sum();
+            let gpus: u64 = resources
+                .devices
+                .iter()
+                .map(|share| u64::from(share.milli))
+                .sum();
             let amounts = [resources.cpu_milli, resources.memory_bytes, gpus];
             for (sum, amount) in sums.iter_mut().zip(amounts) {
                 *sum = sum.saturating_add(amount);
@@ -260,7 +292,14 @@ async fn figures(
     let waiting = waiting(&stage.broker).await?;
     let placed = stage.placed();
     let mut figures = Figures::default();
-    figures.put("mode", if flags.mode == ReplayMode::Fill { "fill" } else { "live" });
+    figures.put(
+        "mode",
+        if flags.mode == ReplayMode::Fill {
+            "fill"
+        } else {
+            "live"
+        },
+    );
     figures.put("nodes", nodes.len());
     figures.put("tasks", pods.len());
     figures.put("placed", placed);
@@ -269,12 +308,16 @@ async fn figures(
     figures.put("waiting_by_reason", serde_json::json!(waiting.by_reason));
     figures.put("invariant_violations", stage.violations);
     figures.put("steps_checked", stage.steps);
-    for (name, (granted, total)) in
-        ["cpu_rate", "memory_rate", "gpu_rate"].into_iter().zip(granted.into_iter().zip(total))
+    for (name, (granted, total)) in ["cpu_rate", "memory_rate", "gpu_rate"]
+        .into_iter()
+        .zip(granted.into_iter().zip(total))
     {
         figures.put(name, rate(granted, total));
     }
-    figures.put("launches_per_s", decimal(to_float(placed) / seconds.max(f64::MIN_POSITIVE)));
+    figures.put(
+        "launches_per_s",
+        decimal(to_float(placed) / seconds.max(f64::MIN_POSITIVE)),
+    );
     figures.put("stood_ms", decimal(stood.as_secs_f64() * 1000.0));
     figures.put("wall_s", decimal(seconds));
     let accounted = placed as u64 + waiting.with + waiting.without;

@@ -43,8 +43,17 @@ impl Player {
         session.ready().await.map_err(|error| from_sdk(&error))?;
         let lives = Lives::default();
         let counts = Arc::new(Counts::default());
-        tokio::spawn(play(session.clone(), events, Arc::clone(&lives), Arc::clone(&counts)));
-        Ok(Self { session, lives, counts })
+        tokio::spawn(play(
+            session.clone(),
+            events,
+            Arc::clone(&lives),
+            Arc::clone(&counts),
+        ));
+        Ok(Self {
+            session,
+            lives,
+            counts,
+        })
     }
 
     /// Declares pods; each runs for `life`, or until the end.
@@ -57,7 +66,10 @@ impl Player {
             lives.extend(pods.iter().map(|pod| (pod.name.clone(), life)));
         }
         let claims = pods.iter().map(|pod| (pod.name.as_str(), pod.claim()));
-        self.session.want_all(claims).await.map_err(|error| from_sdk(&error))
+        self.session
+            .want_all(claims)
+            .await
+            .map_err(|error| from_sdk(&error))
     }
 
     /// Launches that were committed.
@@ -85,7 +97,9 @@ async fn play(session: Session, mut events: Events, lives: Lives, counts: Arc<Co
                     }
                 }
                 offers.decline("nothing of the pod waits", Refuse::UntilDemandChanges);
-                let Ok(submitted) = offers.submit().await else { return };
+                let Ok(submitted) = offers.submit().await else {
+                    return;
+                };
                 for accepting in submitted.accepting {
                     let counts = Arc::clone(&counts);
                     tokio::spawn(async move {
@@ -116,10 +130,17 @@ async fn play(session: Session, mut events: Events, lives: Lives, counts: Arc<Co
 }
 
 fn launch(pod: &str, lives: &Lives) -> Option<Launch> {
-    let life = lives.lock().unwrap_or_else(PoisonError::into_inner).get(pod).copied();
+    let life = lives
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(pod)
+        .copied();
     let mut spec = TaskSpec::command(pod, ["pod"]);
     if let Some(Span(ms)) = life {
         spec = spec.fake(Duration::from_millis(ms), 0);
     }
-    Some(Launch::new(RunId::new(TaskId::new(pod).ok()?, 1), Arc::new(spec.run)))
+    Some(Launch::new(
+        RunId::new(TaskId::new(pod).ok()?, 1),
+        Arc::new(spec.run),
+    ))
 }

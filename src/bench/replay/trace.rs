@@ -26,7 +26,11 @@ impl Node {
             .cpus(self.cpus)
             .memory(self.memory)
             .tasks_run(std::time::Duration::ZERO, 0);
-        if self.gpus == 0 { built } else { built.gpus(self.gpus, &self.model) }
+        if self.gpus == 0 {
+            built
+        } else {
+            built.gpus(self.gpus, &self.model)
+        }
     }
 }
 
@@ -50,8 +54,13 @@ pub(super) struct Pod {
 impl Pod {
     /// As a claim of one task.
     pub(super) fn claim(&self) -> Claim {
-        let claim = Claim::cpu_milli(self.cpu_milli).memory(self.memory).count(1);
-        let class = self.model.as_ref().map_or("gpu".to_owned(), |model| format!("gpu/{model}"));
+        let claim = Claim::cpu_milli(self.cpu_milli)
+            .memory(self.memory)
+            .count(1);
+        let class = self
+            .model
+            .as_ref()
+            .map_or("gpu".to_owned(), |model| format!("gpu/{model}"));
         match (self.gpus, self.gpu_milli) {
             (0, _) => claim,
             (1, milli @ 1..1000) => claim.device_milli(&class, milli),
@@ -62,23 +71,33 @@ impl Pod {
 
 /// Lines of a CSV file with this head, each split into its columns.
 fn rows(path: &Path, head: &str) -> Outcome<Vec<(usize, Vec<String>)>> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| CliError::file("read", path, &error))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| CliError::file("read", path, &error))?;
     let mut lines = text.lines();
     let found = lines.next().unwrap_or_default();
     if found.trim() != head {
         return Err(CliError::new(
             Code::Usage,
-            format!("{} is not the expected trace: its first line is '{found}'", path.display()),
+            format!(
+                "{} is not the expected trace: its first line is '{found}'",
+                path.display()
+            ),
         )
         .fact(format!("expected '{head}'")));
     }
     let columns = head.split(',').count();
     let mut rows = Vec::new();
-    for (index, line) in lines.enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    for (index, line) in lines
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+    {
         let cells: Vec<String> = line.split(',').map(|cell| cell.trim().to_owned()).collect();
         if cells.len() != columns {
-            return Err(bad(path, index, &format!("{} columns, not {columns}", cells.len())));
+            return Err(bad(
+                path,
+                index,
+                &format!("{} columns, not {columns}", cells.len()),
+            ));
         }
         rows.push((index, cells));
     }
@@ -86,7 +105,10 @@ fn rows(path: &Path, head: &str) -> Outcome<Vec<(usize, Vec<String>)>> {
 }
 
 fn bad(path: &Path, index: usize, what: &str) -> CliError {
-    CliError::new(Code::Usage, format!("{}, line {}: {what}", path.display(), index + 2))
+    CliError::new(
+        Code::Usage,
+        format!("{}, line {}: {what}", path.display(), index + 2),
+    )
 }
 
 /// Reads numbers of one row.
@@ -108,7 +130,11 @@ impl Cells<'_> {
     }
 
     fn number_or<T: std::str::FromStr>(&self, at: usize, unsaid: T) -> Outcome<T> {
-        if self.text(at).is_empty() { Ok(unsaid) } else { self.number(at) }
+        if self.text(at).is_empty() {
+            Ok(unsaid)
+        } else {
+            self.number(at)
+        }
     }
 }
 
