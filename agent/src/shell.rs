@@ -4,6 +4,7 @@
 //! decides nothing about runs; the one thing it watches by itself is room on the disk.
 
 mod ending;
+mod home;
 mod inventory;
 mod launch;
 mod start;

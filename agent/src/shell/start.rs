@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use uuid::Uuid;
 
-use super::{NodeHost, inventory, sweep};
+use super::{NodeHost, home, inventory, sweep};
 use crate::checkpoint::{Checkpoint, Recovered};
 use crate::config::Config;
 use crate::core::{AgentCore, Found, FoundState};
@@ -105,6 +105,7 @@ impl Place {
     fn take(config: &Config) -> Result<Self, StartError> {
         let home = config.state_directory.clone();
         std::fs::create_dir_all(&home).map_err(state("make the state directory", &home))?;
+        home::check(&home).map_err(state("use the state directory", &home))?;
         let lock = DirectoryLock::take(&home, "mete agent")?;
         let machine = discover::discover(&config.roots, &home)?;
         let name = config.node_name.clone();
