@@ -368,10 +368,13 @@ proptest! {
         for event in events {
             now = now.after(Span(700));
             let repeats = matches!(event, Event::Welcome { .. } | Event::Forget { .. });
-            let dropped = match &event {
-                Event::Forget { key, .. } | Event::Discard(key) => Some(key.run.to_string()),
-                Event::Ended { key, .. } => Some(key.run.to_string()),
-                _ => None,
+            let dropped = if let Event::Forget { key, .. }
+            | Event::Discard(key)
+            | Event::Ended { key, .. } = &event
+            {
+                Some(key.run.to_string())
+            } else {
+                None
             };
             let actions = core.step(event, now);
             for status in sent(&actions) {

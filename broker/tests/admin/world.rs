@@ -131,10 +131,10 @@ pub(crate) fn fields(status: &Status) -> Vec<String> {
 }
 
 pub(crate) fn role_of(object: &admin::Object) -> String {
-    match object.object.as_ref().unwrap() {
-        Row::Role(role) => role.path.clone(),
-        other => panic!("not a role: {other:?}"),
-    }
+    let Row::Role(role) = object.object.as_ref().unwrap() else {
+        panic!("not a role: {object:?}");
+    };
+    role.path.clone()
 }
 
 /// Asks again until the answer is what is waited for.

@@ -164,7 +164,7 @@ fn cancelling_ends_what_waits_at_once_and_kills_what_runs() {
     let (mut queue, name) = queue_with("0-2", 0);
     let run = start(&mut queue, &name).expect("a run");
     let kills = queue.cancel(&name, false, NOW).expect("cancelled");
-    assert_eq!(kills, [run.clone()]);
+    assert_eq!(kills, std::slice::from_ref(&run));
     assert!(!queue.find(&name).expect("the job").is_over());
 
     queue.update(
