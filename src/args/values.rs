@@ -14,7 +14,9 @@ pub fn key_value(text: &str) -> Result<(String, String), String> {
 pub fn bytes(text: &str) -> Result<Bytes, String> {
     let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if bare && text.bytes().any(|byte| byte != b'0') {
-        return Err(format!("the unit is missing, such as {text}MiB or {text}GiB"));
+        return Err(format!(
+            "the unit is missing, such as {text}MiB or {text}GiB"
+        ));
     }
     text.parse().map_err(|error| format!("{error}"))
 }

@@ -49,7 +49,8 @@ pub async fn run(client: &Client, flags: Events) -> Outcome {
             }
             Err(error) => return Err(error),
         }
-        // The last revision again, since it may have had more events than came; they are told apart.
+        // The last revision again, since it may have had more events than came; they are told
+        // apart.
         if printer.last.0 > 0 {
             request.from_revision = Some(printer.last.0.saturating_sub(1));
             request.since_ms_ago = None;

@@ -52,6 +52,52 @@ pub async fn run(client: &Client) -> Outcome {
 }
 
 fn text(status: &GetStatusResponse, away: &[(String, String, u64)]) -> String {
+    let mut lines = cluster(status);
+    lines.extend(resources(status));
+    lines.extend(activity(status));
+    for (index, (name, state, since)) in away.iter().take(MOST_NAMED).enumerate() {
+        let head = if index == 0 { "look at" } else { " " };
+        let text = format!(
+            "node {name} is {state} for {}   mete why node {name}",
+            words::ago(*since)
+        );
+        lines.push((head.to_owned(), text));
+    }
+    let warnings = status.warnings.iter();
+    lines.extend(warnings.map(|warning| ("warning".to_owned(), warning.clone())));
+    let lines: Vec<(&str, String)> = lines
+        .iter()
+        .map(|(head, text)| (head.as_str(), text.clone()))
+        .collect();
+    words::sheet(&lines)
+}
+
+/// One line of the sheet: what it is about, and what is so.
+type Line = (String, String);
+
+fn cluster(status: &GetStatusResponse) -> Vec<Line> {
+    let cluster = format!(
+        "{}   mete {}   revision {}",
+        status.cluster_id, status.version, status.revision
+    );
+    let masters = format!(
+        "{}   leader {} (term {}, {})",
+        status.masters,
+        status.leader_address,
+        status.term,
+        words::ago(status.leader_since_ms)
+    );
+    let nodes = status.nodes.iter();
+    let nodes = counts(nodes.map(|(state, count)| (state, u64::from(*count))));
+    vec![
+        ("cluster".to_owned(), cluster),
+        ("masters".to_owned(), masters),
+        ("nodes".to_owned(), nodes),
+    ]
+}
+
+/// How much there is of each kind, and who has it.
+fn resources(status: &GetStatusResponse) -> Vec<Line> {
     let total = status.total.clone().unwrap_or_default();
     let granted = status.granted.clone().unwrap_or_default();
     let offered = status.offered.clone().unwrap_or_default();
@@ -61,91 +107,38 @@ fn text(status: &GetStatusResponse, away: &[(String, String, u64)]) -> String {
             words::bar(used, all)
         )
     };
-    let mut lines = vec![
-        (
-            "cluster",
-            format!(
-                "{}   mete {}   revision {}",
-                status.cluster_id, status.version, status.revision
-            ),
-        ),
-        (
-            "masters",
-            format!(
-                "{}   leader {} (term {}, {})",
-                status.masters,
-                status.leader_address,
-                status.term,
-                words::ago(status.leader_since_ms)
-            ),
-        ),
-        (
-            "nodes",
-            counts(
-                status
-                    .nodes
-                    .iter()
-                    .map(|(state, count)| (state, u64::from(*count))),
-            ),
-        ),
-        (
-            "cpu",
-            line(
-                granted.cpu_milli,
-                total.cpu_milli,
-                words::cpu_of(granted.cpu_milli, total.cpu_milli),
-                mete_model::MilliCpu(offered.cpu_milli).to_string(),
-            ),
-        ),
-        (
-            "memory",
-            line(
-                granted.memory_bytes,
-                total.memory_bytes,
-                words::memory_of(granted.memory_bytes, total.memory_bytes),
-                mete_model::Bytes(offered.memory_bytes).to_string(),
-            ),
-        ),
-    ];
-    let devices = devices(&total, &granted, &offered);
-    lines.extend(
-        devices
-            .iter()
-            .map(|(class, text)| (class.as_str(), text.clone())),
+    let cpu = line(
+        granted.cpu_milli,
+        total.cpu_milli,
+        words::cpu_of(granted.cpu_milli, total.cpu_milli),
+        mete_model::MilliCpu(offered.cpu_milli).to_string(),
     );
-    lines.push((
-        "tasks",
-        counts(status.tasks.iter().map(|(phase, count)| (phase, *count))),
-    ));
-    lines.push((
-        "waiting",
-        match status.claims_waiting {
-            0 => "nothing".to_owned(),
-            count => format!("{count} claims   mete framework list"),
-        },
-    ));
-    lines.push((
-        "frameworks",
-        format!(
-            "{}/{} connected   {} open offers",
-            status.frameworks_connected, status.frameworks, status.offers_open
-        ),
-    ));
-    for (index, (name, state, since)) in away.iter().take(MOST_NAMED).enumerate() {
-        let head = if index == 0 { "look at" } else { " " };
-        let text = format!(
-            "node {name} is {state} for {}   mete why node {name}",
-            words::ago(*since)
-        );
-        lines.push((head, text));
-    }
-    lines.extend(
-        status
-            .warnings
-            .iter()
-            .map(|warning| ("warning", warning.clone())),
+    let memory = line(
+        granted.memory_bytes,
+        total.memory_bytes,
+        words::memory_of(granted.memory_bytes, total.memory_bytes),
+        mete_model::Bytes(offered.memory_bytes).to_string(),
     );
-    words::sheet(&lines)
+    let mut lines = vec![("cpu".to_owned(), cpu), ("memory".to_owned(), memory)];
+    lines.extend(devices(&total, &granted, &offered));
+    lines
+}
+
+fn activity(status: &GetStatusResponse) -> Vec<Line> {
+    let tasks = counts(status.tasks.iter().map(|(phase, count)| (phase, *count)));
+    let waiting = match status.claims_waiting {
+        0 => "nothing".to_owned(),
+        count => format!("{count} claims   mete framework list"),
+    };
+    let frameworks = format!(
+        "{}/{} connected   {} open offers",
+        status.frameworks_connected, status.frameworks, status.offers_open
+    );
+    vec![
+        ("tasks".to_owned(), tasks),
+        ("waiting".to_owned(), waiting),
+        ("frameworks".to_owned(), frameworks),
+    ]
 }
 
 fn counts<'a>(counts: impl Iterator<Item = (&'a String, u64)>) -> String {

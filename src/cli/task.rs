@@ -318,11 +318,11 @@ mod tests {
         let text = listing(1, vec![object])
             .text(&Style::default())
             .expect("a table");
-        assert_eq!(
-            text,
-            "TASK         FRAMEWORK  ROLE   NODE  PHASE   CPU  MEMORY  DEVICES  AGE  EXIT  REASON\n\
-             hello-1/0#2  batch      batch  n1    failed  1    64 MiB  -        -    7     EXIT_CODE\n"
-        );
+        let expected = "\
+TASK         FRAMEWORK  ROLE   NODE  PHASE   CPU  MEMORY  DEVICES  AGE  EXIT  REASON
+hello-1/0#2  batch      batch  n1    failed  1    64 MiB  -        -    7     EXIT_CODE
+";
+        assert_eq!(text, expected);
     }
 
     #[test]

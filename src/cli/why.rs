@@ -210,7 +210,13 @@ fn facts(name: &str, answer: &ExplainResponse) -> Value {
     let helps: Vec<Value> = answer
         .helps
         .iter()
-        .map(|help| json!({ "who": help.who, "text": help.text, "command": words::known(&help.command) }))
+        .map(|help| {
+            json!({
+                "who": help.who,
+                "text": help.text,
+                "command": words::known(&help.command),
+            })
+        })
         .collect();
     json!({
         "name": name,

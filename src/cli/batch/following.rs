@@ -49,7 +49,8 @@ impl<'a> Following<'a> {
 
     /// The next change; `None` once the job is over.
     ///
-    /// May be dropped while it waits: nothing is lost, since a stream begins with the present state.
+    /// May be dropped while it waits: nothing is lost, since a stream begins with the present
+    /// state.
     ///
     /// # Errors
     /// The refusal, or what kept the framework out of reach for too long.

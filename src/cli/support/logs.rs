@@ -1,4 +1,5 @@
-//! What tasks write, from their agents to this terminal: nothing lost, nothing twice, never a silent end.
+//! What tasks write, from their agents to this terminal: nothing lost, nothing twice, never a
+//! silent end.
 
 use std::sync::Arc;
 

@@ -108,7 +108,8 @@ impl Table {
         listing.print(&client.style)
     }
 
-    /// Takes a change and shows it: people at a terminal see the whole table, all others what changed.
+    /// Takes a change and shows it: people at a terminal see the whole table, all others what
+    /// changed.
     fn take(
         &mut self,
         client: &Client,
