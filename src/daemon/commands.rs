@@ -37,12 +37,13 @@ pub async fn dev(flags: flags::Dev) -> Outcome {
 /// # Errors
 /// A part that failed, or a promise that was not kept.
 pub async fn demo(flags: flags::Demo) -> Outcome {
-    demo::run(demo::Story {
+    let story = demo::Story {
         nodes: flags.nodes.unwrap_or(2),
         seconds: flags.seconds.unwrap_or(0),
         state_directory: flags.state_dir,
-    })
-    .await
+    };
+    // A whole cluster in one future: too much for the caller's.
+    Box::pin(demo::run(story)).await
 }
 
 fn master_settings(flags: flags::MasterFlags) -> master::Settings {

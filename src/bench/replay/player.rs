@@ -124,7 +124,11 @@ async fn play(session: Session, mut events: Events, lives: Lives, counts: Arc<Co
                 tracing::error!(%error, "a framework of the replay has ended");
                 return;
             }
-            _ => {}
+            Event::Connected(_)
+            | Event::Rescinded(_)
+            | Event::AgentChanged(_)
+            | Event::Disconnected(_)
+            | _ => {}
         }
     }
 }
