@@ -84,9 +84,11 @@ impl Plain {
             header: fw::CallHeader::default(),
         };
         let subscribed = plain
-            .event("to be subscribed", |event| match event {
-                fw::event::Event::Subscribed(subscribed) => Some(subscribed),
-                _ => None,
+            .event("to be subscribed", |event| {
+                let fw::event::Event::Subscribed(subscribed) = event else {
+                    return None;
+                };
+                Some(subscribed)
             })
             .await;
         plain.header.framework_id = subscribed.framework_id;
@@ -143,9 +145,11 @@ impl Plain {
             remove: Vec::new(),
         };
         self.client.update_demand(demand).await.expect("declared");
-        self.event("for an offer", |event| match event {
-            fw::event::Event::Offers(offers) => offers.offers.into_iter().next(),
-            _ => None,
+        self.event("for an offer", |event| {
+            let fw::event::Event::Offers(offers) = event else {
+                return None;
+            };
+            offers.offers.into_iter().next()
         })
         .await
     }
@@ -194,11 +198,11 @@ async fn repeated_accept(site: &Site) {
         "the repeated call has the first one's verdict"
     );
     plain
-        .event("for it to run", |event| match event {
-            fw::event::Event::Status(status) => {
-                (status.phase() == types::TaskPhase::Running).then_some(())
-            }
-            _ => None,
+        .event("for it to run", |event| {
+            let fw::event::Event::Status(status) = event else {
+                return None;
+            };
+            (status.phase() == types::TaskPhase::Running).then_some(())
         })
         .await;
 }

@@ -97,7 +97,7 @@ impl Raw {
             }
             Event::Closed(error) => panic!("the session is over: {error}"),
             // Others say nothing that a story asks for.
-            _ => {}
+            Event::AgentChanged(_) | Event::Disconnected(_) | _ => {}
         }
     }
 
