@@ -142,7 +142,10 @@ pub(crate) async fn begin(core: &Arc<Core>, accept: Accept) -> Result<Accepting>
         }
     };
     let (told, answer) = oneshot::channel();
-    let accepting = Accepting { runs: runs.clone(), answer };
+    let accepting = Accepting {
+        runs: runs.clone(),
+        answer,
+    };
     let core = Arc::clone(core);
     // On its own, so that the picture is right also when nobody waits for the verdicts.
     tokio::spawn(async move {

@@ -178,7 +178,9 @@ impl Shell {
                 let runs = accepting.runs().to_vec();
                 // An accept of which nothing was evaluated has launched nothing: its elements wait
                 // again, and its launches are in flight no more.
-                let list = accepting.await.unwrap_or_else(|error| refused(runs, &error));
+                let list = accepting
+                    .await
+                    .unwrap_or_else(|error| refused(runs, &error));
                 // The loop ends before its receiver does.
                 drop(verdicts.send(list).await);
             });
@@ -408,7 +410,10 @@ impl Shell {
 fn refused(runs: Vec<RunId>, error: &Error) -> Verdicts {
     let code = error.code().unwrap_or(mete_sdk::Code::Unknown);
     let reason = mete_sdk::Reason::new(code, error.to_string());
-    let refused = |run| LaunchVerdict { run, outcome: Err(reason.clone()) };
+    let refused = |run| LaunchVerdict {
+        run,
+        outcome: Err(reason.clone()),
+    };
     runs.into_iter().map(refused).collect()
 }
 
