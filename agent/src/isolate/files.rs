@@ -99,6 +99,14 @@ pub(super) fn remove(files: &dyn CgroupFiles, path: &Path) -> Result<(), Isolate
     }
 }
 
+/// Proves that this user may make groups in `directory`: that it is there says nothing, since
+/// another user may have made it.
+pub(super) fn prove(files: &dyn CgroupFiles, directory: &Path) -> Result<(), IsolateError> {
+    let child = directory.join(format!("probe-{}", std::process::id()));
+    make(files, &child)?;
+    remove(files, &child)
+}
+
 /// Removes the group directory above a leaf when no other leaf is in it.
 pub(super) fn remove_group(files: &dyn CgroupFiles, leaf: &Path) {
     if let Some(group) = leaf.parent() {

@@ -146,6 +146,7 @@ impl V1 {
             files::make(&*self.files, &shared)?;
             self.fill_cpuset(&shared, cpus.as_deref())?;
         }
+        files::prove(&*self.files, &top)?;
         self.apply(&top, &limits::top_v1(part), &[controller])
     }
 

@@ -59,6 +59,7 @@ impl V2 {
         controllers.retain(|controller| WANTED.contains(controller));
         tree.controllers = controllers;
         tree.enable(&tree.top())?;
+        files::prove(&*tree.files, &tree.top())?;
         Ok(tree)
     }
 
