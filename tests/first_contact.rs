@@ -136,6 +136,30 @@ fn a_command_runs_on_a_dev_cluster_and_its_output_and_exit_code_come_back() {
     ends(&site);
 }
 
+#[test]
+fn a_dev_cluster_needs_no_root_also_where_root_has_one() {
+    if !rustix::process::geteuid().is_root() {
+        return support::skip("an ordinary user beside root; all else here is without root then");
+    }
+    // Of the same node names: what root has made must not be in the way.
+    let of_root = Site::dev(&[]);
+    let site = Site::dev_as_nobody();
+    let answer = run(&site, &["sh", "-c", "id -u; echo hello; exit 7"]);
+    assert_eq!(
+        (answer.code, answer.stdout.as_str()),
+        (7, "65534\nhello\n"),
+        "{answer}"
+    );
+    let level =
+        |site: &Site| site.json(&["node", "show", "n1"]).one()["enforcement"]["cpu"].clone();
+    assert_eq!(
+        level(&site),
+        "ACCOUNTED_ONLY",
+        "what cannot be enforced is said"
+    );
+    assert_eq!(run(&of_root, &["id", "-u"]).done(), "0");
+}
+
 /// One listing in every format: the same rows, the same names.
 fn listing(site: &Site, args: &[&str], kind: &str, field: &str, names: &[&str]) {
     let json = site.json(args);

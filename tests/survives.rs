@@ -10,8 +10,8 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use mete_sdk::{Claim, TaskPhase, TaskSpec};
 use serde_json::Value;
@@ -301,6 +301,76 @@ fn a_task_launched_again_under_its_name_survives_a_restart_of_the_agent() {
         .await;
         raw.session.teardown().await.expect("torn down");
     });
+}
+
+/// The names of the running tasks of a framework.
+fn running(site: &Site, framework: &str) -> BTreeSet<String> {
+    let tasks = site.json(&[
+        "task",
+        "list",
+        "--framework",
+        framework,
+        "--state",
+        "running",
+    ]);
+    tasks.texts("task").into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_service_keeps_its_number_over_the_death_of_a_task_and_its_own() {
+    let mut site = Site::new();
+    site.start_master();
+    site.start_agent("n1", &[]);
+    let flags = [
+        "service", "start", "--name", "web", "--count", "3", "--cpus", "0.1", "--",
+    ];
+    let script = "echo $$ >> lines; exec sleep 1000";
+    let work = format!("cd {}; {script}", site.arg("work"));
+    site.spawn("web", &[&flags[..], &["sh", "-c", &work]].concat());
+    let three = |site: &Site| {
+        until("three tasks to run", || {
+            let names = running(site, "web");
+            if names.len() == 3 {
+                Ok(names)
+            } else {
+                Err(format!("{names:?}"))
+            }
+        })
+    };
+    let first = three(&site);
+    let victim = first.iter().next().expect("one of three").clone();
+    site.mete(&["task", "kill", &victim, "--yes"]).done();
+    until("the killed one to be replaced", || {
+        let names = running(&site, "web");
+        holds(names.len() == 3 && !names.contains(&victim), || {
+            format!("{names:?}")
+        })
+    });
+    let before = three(&site);
+    site.kill("web");
+    site.restart("web");
+    until("the new process to be connected", || {
+        let list = site.json(&["framework", "list"]);
+        let row = list.find("name", "web")?;
+        holds(
+            row["incarnation"] == 2 && row["state"] == "connected",
+            || row.to_string(),
+        )
+    });
+    let connected = Instant::now();
+    while connected.elapsed() < Duration::from_secs(2) {
+        assert_eq!(
+            running(&site, "web"),
+            before,
+            "the same tasks, no more and no others"
+        );
+    }
+    assert_eq!(
+        lines(&site).len(),
+        4,
+        "three at first and one replaced: {:?}",
+        lines(&site)
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{METE, Site, until};
+use super::{METE, NOBODY, Site, until};
 
 /// A process that was started from the built program.
 #[derive(Debug)]
@@ -41,6 +41,15 @@ impl Daemon {
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
         command.arg(site.root()).arg(METE).args(&old.args);
         Self::spawn(site, name, command, old.args.clone(), old.starts + 1)
+    }
+
+    /// As a user who may do nothing special; the program is the site's copy.
+    pub(crate) fn start_as_nobody(site: &Site, name: &str, args: &[&str]) -> Self {
+        use std::os::unix::process::CommandExt;
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut command = program(site, &site.arg("mete"));
+        command.args(&args).uid(NOBODY).gid(NOBODY);
+        Self::spawn(site, name, command, args, 1)
     }
 
     fn spawn(

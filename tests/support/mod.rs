@@ -30,6 +30,18 @@ pub(crate) const METE: &str = env!("CARGO_BIN_EXE_mete");
 /// Longest wait for any one condition; generous, since two cores may be busy with other tests.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
+/// How `mete dev` is started here.
+const DEV: &[&str] = &[
+    "dev",
+    "--headless",
+    "--ready-json",
+    "--listen",
+    "127.0.0.1:0",
+];
+
+/// A user that owns nothing.
+pub(crate) const NOBODY: u32 = 65_534;
+
 static SITES: AtomicU32 = AtomicU32::new(0);
 
 /// Looks until the condition holds; the last reason why it does not is what a failure says.
@@ -114,26 +126,37 @@ impl Site {
     /// `mete dev` with these flags.
     pub(crate) fn dev(flags: &[&str]) -> Self {
         let mut site = Self::new();
-        let mut args = vec![
-            "dev",
-            "--headless",
-            "--ready-json",
-            "--listen",
-            "127.0.0.1:0",
-        ];
-        args.extend(flags);
-        site.spawn("dev", &args);
+        site.spawn("dev", &[DEV, flags].concat());
+        site.wait_for_dev();
+        site
+    }
+
+    /// `mete dev` of an ordinary user, also when the tests run as root.
+    pub(crate) fn dev_as_nobody() -> Self {
+        let mut site = Self::new();
+        // The program may lie where only its owner may go.
+        std::fs::copy(METE, site.path("mete")).expect("a copy of the program");
+        for name in ["", "logs", "work", "tmp"] {
+            let path = site.path(name);
+            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root gives away");
+        }
+        let started = Daemon::start_as_nobody(&site, "dev", DEV);
+        site.daemons.insert("dev".to_owned(), started);
+        site.wait_for_dev();
+        site
+    }
+
+    fn wait_for_dev(&mut self) {
         let ready: Value = until("mete dev to be ready", || {
-            let said = site.daemon("dev").alive()?;
+            let said = self.daemon("dev").alive()?;
             let line = said.lines().find(|line| line.contains("DevReady"));
             line.and_then(|line| serde_json::from_str(line).ok())
                 .ok_or(said)
         });
-        site.address = ready["masters"][0]
+        self.address = ready["masters"][0]
             .as_str()
             .expect("a master's address")
             .to_owned();
-        site
     }
 
     /// A path in the site.
