@@ -272,7 +272,8 @@ async fn forward(
             },
             message = from_driver.recv() => {
                 let Some(message) = message else { return Forwarded::Closed };
-                stalled = sender.try_send(wire::outgoing(message)).is_err() || stalled;
+                // After one gap nothing more goes out: a later number would pass over it.
+                stalled = stalled || sender.try_send(wire::outgoing(message)).is_err();
             }
         }
     }

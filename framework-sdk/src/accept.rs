@@ -109,11 +109,25 @@ pub struct Accepting {
 }
 
 impl Accepting {
-    /// What the accept launches, in its order: for those who must know when there is an error
-    /// instead of verdicts. Then nothing of it was launched.
+    /// What the accept launches, in its order.
     #[must_use]
     pub fn runs(&self) -> &[RunId] {
         &self.runs
+    }
+
+    /// Waits for a verdict on every launch. An accept of which nothing was evaluated has launched
+    /// nothing: then each launch is refused with the error's code.
+    pub async fn verdicts(self) -> Vec<LaunchVerdict> {
+        let runs = self.runs.clone();
+        self.await.unwrap_or_else(|error| {
+            let code = error.code().unwrap_or(Code::Unknown);
+            let reason = Reason::new(code, error.to_string());
+            let refused = |run| LaunchVerdict {
+                run,
+                outcome: Err(reason.clone()),
+            };
+            runs.into_iter().map(refused).collect()
+        })
     }
 }
 

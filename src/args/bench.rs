@@ -25,8 +25,8 @@ pub struct Launches {
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub tasks: u64,
     /// Masters
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub masters: u32,
+    #[arg(long = "masters", value_name = "N", default_value_t = 1)]
+    pub master_count: u32,
 }
 
 /// `bench allocator`.

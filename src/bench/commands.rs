@@ -12,7 +12,7 @@ use crate::cli::support::print::Style;
 pub async fn bench(bench: Bench, style: &Style) -> Outcome {
     match bench {
         Bench::Launches(flags) => {
-            if flags.masters != 1 {
+            if flags.master_count != 1 {
                 return Err(usage("--masters: this release measures 1 master"));
             }
             let tasks = u32::try_from(flags.tasks).unwrap_or(u32::MAX);

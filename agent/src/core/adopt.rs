@@ -72,6 +72,8 @@ impl AgentCore {
         for (key, orphan) in found {
             self.keep_orphan(key, orphan, now, &mut actions);
         }
+        // Only now is known who holds what: a start that waited for names goes on waiting.
+        self.retry_waiting(now, &mut actions);
         actions
     }
 
@@ -99,7 +101,7 @@ impl AgentCore {
         }
         let over = task.phase.is_terminal();
         let asked = task.kill;
-        let again = task.start.clone();
+        let start = task.start.clone();
         task.released = over && found.is_none();
         self.tasks.insert(key.clone(), task);
         if over {
@@ -127,13 +129,20 @@ impl AgentCore {
                 self.ended(&key, &RunEnd::bare(Ending::NeverStarted), now, actions);
             }
             (Some(FoundState::NeverStarted), None) => {
-                actions.push(Action::Release(key));
-                actions.push(Action::Prepare(Box::new(again)));
+                actions.push(Action::Release(key.clone()));
+                self.prepare_later(&key);
             }
-            (None, None) if self.was_started(&again) => {
-                self.ended(&again.key, &RunEnd::bare(Ending::Unknown), now, actions);
+            (None, None) if self.was_started(&start) => {
+                self.ended(&key, &RunEnd::bare(Ending::Unknown), now, actions);
             }
-            (None, None) => actions.push(Action::Prepare(Box::new(again))),
+            (None, None) => self.prepare_later(&key),
+        }
+    }
+
+    /// Prepared once everything that was recorded or found has its place in the ledger.
+    fn prepare_later(&mut self, key: &RunKey) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.waiting = true;
         }
     }
 

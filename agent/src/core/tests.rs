@@ -322,6 +322,27 @@ fn after_a_restart_a_recorded_start_without_a_trace_is_done_but_never_a_second_t
 }
 
 #[test]
+fn after_a_restart_a_start_still_waits_for_cores_that_an_adopted_run_holds() {
+    let mut core = agent();
+    let mut holder = recorded(TaskPhase::Running, None);
+    holder.start = start_on("old", "1");
+    let mut waiter = recorded(TaskPhase::Staging, None);
+    waiter.start = start_on("new", "0-1");
+    let found = Found {
+        key: key("old"),
+        start: None,
+        state: FoundState::Adoptable,
+    };
+
+    // The one that waits is first in the order of the checkpoint.
+    let actions = core.restore(vec![waiter, holder], vec![found], false, NOW);
+    assert_eq!(prepares(&actions), 0, "core 1 is in use: {actions:?}");
+
+    let actions = core.step(ended("old", Ending::Code(0), false), NOW);
+    assert_eq!(prepares(&actions), 1, "core 1 is free now: {actions:?}");
+}
+
+#[test]
 fn after_a_reboot_every_run_is_lost_and_none_is_looked_for() {
     let mut core = AgentCore::new(Inventory::default());
     let actions = core.restore(

@@ -31,6 +31,9 @@ const MOST_WRITE: usize = 400 << 10;
 /// A claim's count is cumulative; beyond this it is made anew.
 const MOST_COUNT: u32 = 90_000;
 
+/// The largest count of one claim; what is beyond it waits until the claim is made anew.
+const MOST_CLAIMED: u32 = 100_000;
+
 /// Launches whose verdicts came.
 type Verdicts = Vec<LaunchVerdict>;
 
@@ -175,12 +178,7 @@ impl Shell {
         for accepting in submitted.accepting {
             let verdicts = self.verdicts.0.clone();
             tokio::spawn(async move {
-                let runs = accepting.runs().to_vec();
-                // An accept of which nothing was evaluated has launched nothing: its elements wait
-                // again, and its launches are in flight no more.
-                let list = accepting
-                    .await
-                    .unwrap_or_else(|error| refused(runs, &error));
+                let list = accepting.verdicts().await;
                 // The loop ends before its receiver does.
                 drop(verdicts.send(list).await);
             });
@@ -379,9 +377,19 @@ impl Shell {
             } else {
                 launched
             };
-            let count = base.saturating_add(flying).saturating_add(wanted);
+            let count = base
+                .saturating_add(flying)
+                .saturating_add(wanted)
+                .min(MOST_CLAIMED);
+            if count == 0 {
+                // Nothing to ask for now: what was asked would be offered again and again.
+                if known.is_some() && remove.last() != Some(&name) {
+                    remove.push(name);
+                }
+                continue;
+            }
             let same = known.is_some_and(|info| info.claim.count == count);
-            if count == 0 || (same && base == launched) {
+            if same && base == launched {
                 continue;
             }
             let claim = self
@@ -392,29 +400,38 @@ impl Shell {
             }
         }
         if !remove.is_empty() {
-            self.session
-                .withdraw(remove.iter().map(String::as_str))
-                .await?;
+            let names = remove.iter().map(String::as_str);
+            self.passed(self.session.withdraw(names).await)?;
         }
-        if !upsert.is_empty() {
-            let claims = upsert
-                .iter()
-                .map(|(name, claim)| (name.as_str(), claim.clone()));
-            self.session.want_all(claims).await?;
+        if upsert.is_empty() {
+            return Ok(());
+        }
+        let claims = upsert
+            .iter()
+            .map(|(name, claim)| (name.as_str(), claim.clone()));
+        let all = self.session.want_all(claims).await;
+        if self.passed(all)? {
+            return Ok(());
+        }
+        // One job that cannot be asked for, such as one of a role that is served no more, must not
+        // keep the others waiting.
+        for (name, claim) in upsert {
+            self.passed(self.session.want(&name, claim).await)?;
         }
         Ok(())
     }
-}
 
-/// Every launch of an accept that was refused whole.
-fn refused(runs: Vec<RunId>, error: &Error) -> Verdicts {
-    let code = error.code().unwrap_or(mete_sdk::Code::Unknown);
-    let reason = mete_sdk::Reason::new(code, error.to_string());
-    let refused = |run| LaunchVerdict {
-        run,
-        outcome: Err(reason.clone()),
-    };
-    runs.into_iter().map(refused).collect()
+    /// Says whether the broker took a change of demand; only the end of the session is an error.
+    fn passed(&self, result: Result<()>) -> Result<bool> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_final() => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "demand not taken");
+                Ok(false)
+            }
+        }
+    }
 }
 
 fn launch(name: &str, start: &Start, spec: &Arc<RawTaskSpec>) -> Launch {

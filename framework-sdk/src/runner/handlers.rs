@@ -227,10 +227,9 @@ impl<F: Framework> Handlers<F> {
         for accepting in submitted.accepting {
             let refused = self.refused.clone();
             tokio::spawn(async move {
-                let Ok(verdicts) = accepting.await else {
-                    return;
-                };
-                let not_granted: Vec<LaunchVerdict> = verdicts
+                let not_granted: Vec<LaunchVerdict> = accepting
+                    .verdicts()
+                    .await
                     .into_iter()
                     .filter(|verdict| verdict.outcome.is_err())
                     .collect();
