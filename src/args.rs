@@ -1,8 +1,8 @@
 //! Every flag of every command, as types. It reads the command line; it decides nothing.
 //!
 //! One file for each family: [`daemon`] for what runs long, [`batch`] for jobs, [`objects`] for
-//! what is listed and changed, [`bench`] for measurements. [`globals`] holds the flags of all of
-//! them.
+//! what is listed and changed, [`mod@bench`] for measurements. [`globals`] holds the flags of all
+//! of them.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! mete: the one binary. [`cli`] is a client, [`daemon`] what runs long, [`bench`] what measures.
+//! mete: the one binary. [`cli`] is a client, [`daemon`] what runs long, [`mod@bench`] what
+//! measures.
 
 use std::process::ExitCode;
 

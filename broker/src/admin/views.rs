@@ -1,6 +1,6 @@
 //! Pages of rows, and the cluster at a glance.
 //!
-//! A page looks at no more than [`LOOKED_AT`] objects under one lock; a filter that leaves out most
+//! A page looks at no more than `LOOKED_AT` objects under one lock; a filter that leaves out most
 //! of a million tasks is many short locks, not a long one. Each page says the revision it was read
 //! at; a watch from the first page's revision misses nothing.
 

@@ -1,8 +1,8 @@
 //! The words mete speaks, and their arithmetic.
 //!
 //! Every crate knows this one; it knows none. Values only: no clock, no randomness, no I/O, no
-//! floating point, no decisions beyond "does this shape fit these resources" ([`fit`]), which has
-//! to be one answer everywhere: allocator, SDK packing and `mete why` call the same function.
+//! floating point, no decisions beyond "does this shape fit these resources" ([`mod@fit`]), which
+//! has to be one answer everywhere: allocator, SDK packing and `mete why` call the same function.
 
 #![deny(clippy::arithmetic_side_effects, clippy::float_arithmetic)]
 #![forbid(unsafe_code)]

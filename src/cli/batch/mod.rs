@@ -1,6 +1,6 @@
 //! Jobs: a client of the batch framework, found through a master.
 //!
-//! [`job`] and [`file`] make a job of flags and files, [`ending`] an exit code of how it ended;
+//! [`job`] and [`mod@file`] make a job of flags and files, [`ending`] an exit code of how it ended;
 //! the other rooms talk. What is submitted, cancelled or retried is decided by the framework.
 
 pub mod cancel;
