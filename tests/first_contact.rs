@@ -115,6 +115,27 @@ fn ends(site: &Site) {
     assert!(json.stderr.lines().any(|line| line == "hi"), "{json}");
 }
 
+/// The second try comes after a second; a minute would be the pause of an idle framework.
+fn tries_again(site: &Site) {
+    let began = std::time::Instant::now();
+    let flags = [
+        "run",
+        "--retries",
+        "1",
+        "--cpus",
+        "0.1",
+        "--memory",
+        "32MiB",
+    ];
+    let command = ["--", "sh", "-c", "echo once; exit 5"];
+    let answer = site.mete(&[&flags[..], &command[..]].concat());
+    assert_eq!(answer.code, 5, "{answer}");
+    assert_eq!(answer.stdout.matches("once").count(), 2, "{answer}");
+    let took = began.elapsed();
+    let most = std::time::Duration::from_secs(30);
+    assert!(took < most, "the second try ended after {took:?}");
+}
+
 #[test]
 fn a_command_runs_on_a_dev_cluster_and_its_output_and_exit_code_come_back() {
     let mut site = Site::dev(&[]);
@@ -134,6 +155,7 @@ fn a_command_runs_on_a_dev_cluster_and_its_output_and_exit_code_come_back() {
     );
     plain_outputs(&site);
     ends(&site);
+    tries_again(&site);
 }
 
 #[test]

@@ -324,13 +324,25 @@ enum Received {
 fn receive(message: MasterMessage, address: &str) -> Received {
     match message.message {
         Some(master_message::Message::Redirect(redirect)) => {
-            tracing::info!(
-                address,
-                code = %redirect.code,
-                detail = %redirect.detail,
-                to = %redirect.leader_address,
-                "the master ends the stream"
-            );
+            // Sent elsewhere, or told to come later, is how things go; anything else is for people.
+            let final_word = redirect.leader_address.is_empty() && redirect.retry_after_ms == 0;
+            if final_word {
+                tracing::warn!(
+                    address,
+                    code = %redirect.code,
+                    detail = %redirect.detail,
+                    to = %redirect.leader_address,
+                    "the master turns this agent away"
+                );
+            } else {
+                tracing::info!(
+                    address,
+                    code = %redirect.code,
+                    detail = %redirect.detail,
+                    to = %redirect.leader_address,
+                    "the master ends the stream"
+                );
+            }
             Received::End(if redirect.leader_address.is_empty() {
                 let wait = Duration::from_millis(redirect.retry_after_ms);
                 End::Later((!wait.is_zero()).then_some(wait))

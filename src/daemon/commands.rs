@@ -112,6 +112,12 @@ fn part(flags: &flags::AgentFlags) -> Outcome<Part> {
 
 fn devices(list: &[(String, String)]) -> Outcome<Vec<Device>> {
     let bad = |error: mete_model::text::BadText| CliError::new(Code::Usage, error.to_string());
+    for (at, (_, id)) in list.iter().enumerate() {
+        if list.iter().skip(at + 1).any(|(_, other)| other == id) {
+            let sentence = format!("--device names '{id}' twice; each device has its own id");
+            return Err(CliError::new(Code::Usage, sentence));
+        }
+    }
     list.iter()
         .map(|(class, id)| {
             Ok(Device {

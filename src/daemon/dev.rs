@@ -280,10 +280,18 @@ impl DevCluster {
         roles.extend(settings.roles.iter().cloned());
         let config = mete_batch::Config::new(vec![self.address.clone()], roles);
         let stopped = self.stopped(Stop::Frameworks);
+        let leaving = self.stopped(Stop::Frameworks);
         self.parts.spawn(async move {
-            mete_batch::run(config, listener, stopped)
-                .await
-                .map_err(|error| super::batch::from_sdk(&error))
+            let Err(error) = mete_batch::run(config, listener, stopped).await else {
+                return Ok(());
+            };
+            if error.code() == Some(Code::StaleIncarnation) {
+                // Somebody started another one for this cluster: that is no end of the cluster.
+                note("another batch framework has taken over from the one of this cluster");
+                leaving.await;
+                return Ok(());
+            }
+            Err(super::batch::from_sdk(&error))
         });
         Ok(())
     }

@@ -156,7 +156,10 @@ fn in_directory(
 /// A directory that is not there is made for the task; one that is there stays as it is.
 fn make_work(launch: &Launch) -> io::Result<()> {
     let path: &Path = &launch.working_directory;
-    if path.is_dir() {
+    // Only the task's own directory is made: one that the user named and that is not there is the
+    // user's mistake, and the command says so when it cannot enter it.
+    let own = path.parent() == launch.log_directory.parent();
+    if path.is_dir() || !own {
         return Ok(());
     }
     let named =

@@ -83,7 +83,8 @@ pub struct Launch {
     pub command: Vec<String>,
     /// The task's own variables; `PATH`, `HOME` and `METE_RUN` are added where absent.
     pub environment: BTreeMap<String, String>,
-    /// Made (mode 0755, the task's user) when absent.
+    /// Made (mode 0755, the task's user) when absent and beside the log directory; any other one
+    /// must be there, or the run ends in [`Ending::ExecFailed`].
     pub working_directory: PathBuf,
     /// None: the agent's own user.
     pub user: Option<TaskUser>,

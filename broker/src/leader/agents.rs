@@ -75,6 +75,20 @@ impl LeaderTerm {
             Some(known) => known.id,
             None => self.mint.agent(),
         };
+        // The same name with another key is a node whose disk was wiped, or another machine that
+        // was given the name by mistake. While the first is heard it is the second.
+        let holder = state.agent_of_node(&hello.node_name);
+        if let Some(holder) = holder.filter(|holder| holder.node_key != hello.node_key)
+            && self.presence.link(holder.id).is_some()
+        {
+            let detail = format!(
+                "node name {} belongs to agent {}, which is connected; choose another --name",
+                hello.node_name, holder.id
+            );
+            tracing::warn!(node = %hello.node_name, "a second agent of this name is turned away");
+            end_outbox(&outbox, &Refusal::new(mete_model::Code::InUse, detail));
+            return;
+        }
         let entry = Link {
             outbox,
             hello: hello.clone(),

@@ -201,6 +201,14 @@ impl Api {
                 field: "spec.shape",
             }
         })?;
+        // What the broker would refuse at the launch must not be taken in: it would never run.
+        let job = Queue::check(
+            spec.clone(),
+            String::new(),
+            1,
+            mete_sdk::model::Timestamp(0),
+        )?;
+        crate::shell::check_task(&job).map_err(|detail| Refused::field("spec", detail))?;
         Ok(spec)
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mete_proto::convert::{At, read_spec, whole, write_spec};
 use mete_sdk::model::{TaskSpec as RawTaskSpec, Timestamp};
 use mete_sdk::store::Write;
 use mete_sdk::{
@@ -296,6 +297,8 @@ impl Shell {
         if !self.loaded {
             return Ok(());
         }
+        // Here, not only before waiting: what became due while this turn waited asks now.
+        self.shared.change(|queue| queue.release_delayed(now()));
         let writes = self.shared.change(Queue::take_writes);
         let failed = match self.store(writes).await {
             Ok(()) => None,
@@ -446,6 +449,23 @@ fn launch(name: &str, start: &Start, spec: &Arc<RawTaskSpec>) -> Launch {
             .insert("METE_INDEX".to_owned(), start.index.to_string());
     }
     launch
+}
+
+/// Says what is wrong with the task of a job, by the rules that hold for a launch.
+pub(crate) fn check_task(job: &Job) -> std::result::Result<(), String> {
+    const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+    for (name, ms) in [
+        ("time_limit_ms", job.spec.time_limit_ms),
+        ("kill_grace_ms", job.spec.kill_grace_ms),
+    ] {
+        if Duration::from_millis(ms) > LONGEST {
+            return Err(format!("{name}: {ms} is more than 10 years"));
+        }
+    }
+    let wire = write_spec(&task_spec(job));
+    whole(|faults| read_spec(wire, At::root("spec"), faults))
+        .map(drop)
+        .map_err(|faults| faults.to_string())
 }
 
 fn task_spec(job: &Job) -> RawTaskSpec {

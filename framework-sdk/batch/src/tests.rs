@@ -195,6 +195,32 @@ fn elements_are_named_by_index_and_by_range() {
 }
 
 #[test]
+fn what_the_broker_would_refuse_at_the_launch_is_refused_at_submit() {
+    let fault = |change: fn(&mut wire::JobSpec)| {
+        let mut spec = spec("", 0);
+        change(&mut spec);
+        let job = Queue::check(spec, String::new(), 1, NOW).expect("its own rules hold");
+        crate::shell::check_task(&job).expect_err("the launch's rules do not")
+    };
+    assert!(fault(|spec| spec.command = vec![String::new()]).contains("command"));
+    assert!(fault(|spec| spec.command = vec!["a\0b".to_owned()]).contains("command"));
+    assert!(
+        fault(|spec| {
+            spec.environment.insert("A=B".to_owned(), String::new());
+        })
+        .contains("environment")
+    );
+    assert!(fault(|spec| spec.time_limit_ms = u64::MAX).contains("time_limit_ms"));
+}
+
+#[test]
+fn an_empty_name_means_no_job_even_if_there_is_only_one() {
+    let (mut queue, _) = queue_with("", 0);
+    let error = queue.cancel("", false, NOW).expect_err("no name");
+    assert_eq!(error.code, Code::Invalid);
+}
+
+#[test]
 fn a_refused_launch_costs_no_attempt() {
     let (mut queue, name) = queue_with("", 0);
     let run = start(&mut queue, &name).expect("a run");

@@ -102,7 +102,10 @@ pub fn bad_toml(path: &Path, text: &str, error: &toml::de::Error) -> CliError {
 /// # Errors
 /// `NO_CONTEXT` with every place that was looked at.
 pub fn masters(flags: &[String], context: Option<&str>) -> Outcome<Vec<String>> {
-    if !flags.is_empty() {
+    // The parser takes METE_MASTER for the flag; a context that is named goes before the variable.
+    let variable = std::env::var("METE_MASTER").unwrap_or_default();
+    let is_flag = variable.split(',').ne(flags.iter().map(String::as_str));
+    if !flags.is_empty() && (is_flag || context.is_none()) {
         return Ok(flags.to_vec());
     }
     let path = config_path();

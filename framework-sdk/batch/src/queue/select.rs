@@ -23,6 +23,10 @@ impl Queue {
     }
 
     fn by_prefix(&self, prefix: &str) -> Result<u64, Refused> {
+        if prefix.is_empty() {
+            // An unset variable must not name whatever job happens to be the only one.
+            return Err(Refused::field("job", "a name is needed, it is empty"));
+        }
         let matches: Vec<(&String, &u64)> = self
             .by_name
             .range(prefix.to_owned()..)
