@@ -30,6 +30,9 @@ use crate::wire;
 /// Events that wait for the handler; beyond it reading stops, and the broker merges statuses.
 const EVENTS_WAITING: usize = 65_536;
 
+/// Tasks of one claim, those launched included: the broker takes no more.
+const MOST_OF_A_CLAIM: u32 = 100_000;
+
 /// Kills in one call.
 const KILLS_AT_ONCE: usize = 4_096;
 
@@ -235,12 +238,25 @@ impl Session {
     /// Declares a claim so that `remaining` tasks are wanted beyond those launched for it already,
     /// launches on their way included. The claim's own count does not matter.
     ///
+    /// Nothing wanted and nothing launched is no claim. A claim whose launches come near the
+    /// largest count is made anew.
+    ///
     /// # Errors
     /// As [`Session::want`].
     pub async fn want_remaining(&self, id: &str, claim: Claim, remaining: u32) -> Result<()> {
         self.ready().await?;
         let launched = self.core.view().launched_for(&ClaimId::new(id)?);
-        self.want(id, claim.count(launched.saturating_add(remaining)))
+        let count = launched.saturating_add(remaining);
+        if (1..=MOST_OF_A_CLAIM).contains(&count) {
+            return self.want(id, claim.count(count)).await;
+        }
+        if self.claim(id).is_some() {
+            self.withdraw([id]).await?;
+        }
+        if remaining == 0 {
+            return Ok(());
+        }
+        self.want(id, claim.count(remaining.min(MOST_OF_A_CLAIM)))
             .await
     }
 

@@ -240,7 +240,9 @@ impl Run {
                 // It lives and does not listen yet, or its lock cannot be read: again, more slowly.
                 self.deadlines().await;
                 sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_millis(500));
+                // By a quarter: most shims listen within some tens of milliseconds, and a run is
+                // told as running that much later than it runs.
+                pause = (pause + pause / 4).min(Duration::from_millis(500));
             }
             self.desk.repeat();
         }

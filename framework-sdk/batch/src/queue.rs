@@ -231,7 +231,24 @@ impl Queue {
             .map(|(_, number)| number)
             .take(MOST_JOBS / 10)
             .collect();
-        for number in old {
+        self.forget(old);
+    }
+
+    /// Forgets the quarter of the ended jobs that ended first: the store has no room for more.
+    pub fn forget_oldest(&mut self) {
+        let mut ended: Vec<(Timestamp, u64)> = self
+            .jobs
+            .values()
+            .filter_map(|job| Some((job.ended?, job.number)))
+            .collect();
+        ended.sort_unstable();
+        let most = ended.len().div_ceil(4);
+        let old = ended.into_iter().take(most).map(|(_, number)| number);
+        self.forget(old.collect());
+    }
+
+    fn forget(&mut self, numbers: Vec<u64>) {
+        for number in numbers {
             let Some(job) = self.jobs.remove(&number) else {
                 continue;
             };

@@ -1,5 +1,7 @@
 //! Jobs as records of the broker's store for frameworks, and back.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use mete_proto::batch::v1 as wire;
 use mete_sdk::model::Timestamp;
 use prost::Message;
@@ -23,6 +25,37 @@ pub struct Writes {
 }
 
 impl Writes {
+    /// Takes in what is newer: of one key only the last word stays.
+    pub fn merge(&mut self, newer: Self) {
+        let mut puts: BTreeMap<Vec<u8>, Vec<u8>> =
+            std::mem::take(&mut self.puts).into_iter().collect();
+        let mut deletes: BTreeSet<Vec<u8>> =
+            std::mem::take(&mut self.deletes).into_iter().collect();
+        for (key, value) in newer.puts {
+            deletes.remove(&key);
+            puts.insert(key, value);
+        }
+        for key in newer.deletes {
+            puts.remove(&key);
+            deletes.insert(key);
+        }
+        self.puts = puts.into_iter().collect();
+        self.deletes = deletes.into_iter().collect();
+    }
+
+    /// Leaves out what a job would have stored, and deletes what may have been stored of it.
+    pub fn withdraw(&mut self, number: u64) {
+        let prefix = job_key(number);
+        let mut gone = Self::default();
+        gone.deletes.extend(
+            self.puts
+                .iter()
+                .map(|(key, _)| key.clone())
+                .filter(|key| key.starts_with(&prefix)),
+        );
+        self.merge(gone);
+    }
+
     /// Nothing has changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {

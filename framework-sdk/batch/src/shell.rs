@@ -29,6 +29,9 @@ const MOST_UPDATES: usize = 4096;
 /// Bytes of one write to the store; it takes 512 KiB.
 const MOST_WRITE: usize = 400 << 10;
 
+/// How long to wait before the store is asked again to take what it refused.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
+
 /// A claim's count is cumulative; beyond this it is made anew.
 const MOST_COUNT: u32 = 90_000;
 
@@ -46,6 +49,10 @@ pub(crate) struct Shell {
     verdicts: (mpsc::Sender<Verdicts>, mpsc::Receiver<Verdicts>),
     specs: HashMap<String, Arc<RawTaskSpec>>,
     loaded: bool,
+    /// What the store has refused so far.
+    unwritten: Writes,
+    /// Statuses whose changes are not stored yet.
+    unacknowledged: Vec<(RunId, u64)>,
 }
 
 fn now() -> Timestamp {
@@ -76,6 +83,8 @@ impl Shell {
             verdicts: mpsc::channel(1024),
             specs: HashMap::new(),
             loaded: false,
+            unwritten: Writes::default(),
+            unacknowledged: Vec::new(),
         }
     }
 
@@ -87,8 +96,13 @@ impl Shell {
         loop {
             let mut turn = Turn::default();
             let next = self.shared.change(|queue| queue.release_delayed(now()));
-            let wait = next.map_or(Duration::from_secs(60), |at| {
-                Duration::from_millis(at.since(now()).0.max(1))
+            let longest = if self.unwritten.is_empty() {
+                Duration::from_secs(60)
+            } else {
+                STORE_AGAIN
+            };
+            let wait = next.map_or(longest, |at| {
+                Duration::from_millis(at.since(now()).0.max(1)).min(longest)
             });
             tokio::select! {
                 event = events.next() => {
@@ -299,25 +313,35 @@ impl Shell {
         }
         // Here, not only before waiting: what became due while this turn waited asks now.
         self.shared.change(|queue| queue.release_delayed(now()));
-        let writes = self.shared.change(Queue::take_writes);
-        let failed = match self.store(writes).await {
+        let mut writes = std::mem::take(&mut self.unwritten);
+        writes.merge(self.shared.change(Queue::take_writes));
+        let failed = match self.store(writes.clone()).await {
             Ok(()) => None,
             Err(error) if error.is_final() => return Err(error),
             Err(error) => Some(error),
         };
+        // A status is acknowledged once what it changed is stored, in this turn or in a later one.
+        self.unacknowledged.extend(turn.updates);
         if let Some(error) = &failed {
-            tracing::warn!(%error, "the store refused the queue's records");
+            tracing::warn!(%error, "the store refused the queue's records; they are kept");
+            let is_full = error.code() == Some(mete_sdk::Code::StoreFull);
             self.shared.change(|queue| {
                 for number in &turn.submitted {
                     queue.withdraw(*number);
+                    writes.withdraw(*number);
+                }
+                if is_full {
+                    queue.forget_oldest();
                 }
             });
+            self.unwritten = writes;
         }
         for reply in turn.replies {
             reply(failed.as_ref());
         }
         if failed.is_none() {
-            self.session.acknowledge_all(turn.updates);
+            let updates = std::mem::take(&mut self.unacknowledged);
+            self.session.acknowledge_all(updates);
         }
         if !turn.kills.is_empty() {
             let killed = self.session.kill(&turn.kills, None, "cancelled").await;

@@ -214,6 +214,53 @@ fn what_the_broker_would_refuse_at_the_launch_is_refused_at_submit() {
 }
 
 #[test]
+fn what_the_store_refused_is_written_later_and_only_the_last_word_of_it() {
+    let (mut queue, name) = queue_with("", 0);
+    let run = start(&mut queue, &name).expect("a run");
+    let mut refused = queue.take_writes();
+    queue.update(&finished(&run), NOW);
+    refused.merge(queue.take_writes());
+
+    let keys: std::collections::BTreeSet<_> = refused.puts.iter().map(|(key, _)| key).collect();
+    assert_eq!(
+        keys.len(),
+        refused.puts.len(),
+        "a key twice is refused whole"
+    );
+    let mut again = Queue::new();
+    for job in records::read(&refused.puts).expect("our own records") {
+        again.insert(job);
+    }
+    let row = again.find(&name).expect("the job").row();
+    assert_eq!(row.state(), wire::JobState::Completed);
+}
+
+#[test]
+fn a_job_that_was_not_stored_leaves_nothing_in_the_store() {
+    let (mut queue, _) = queue_with("0-5000", 0);
+    let mut writes = queue.take_writes();
+    let keys = writes.puts.len();
+    assert_eq!(keys, 3, "the job and two pieces of its elements");
+    writes.withdraw(1);
+    assert_eq!((writes.puts.len(), writes.deletes.len()), (0, keys));
+}
+
+#[test]
+fn a_full_store_makes_room_by_forgetting_what_ended_first() {
+    let (mut queue, old) = queue_with("", 0);
+    let run = start(&mut queue, &old).expect("a run");
+    queue.update(&finished(&run), NOW);
+    let new = queue
+        .submit(spec("", 0), String::new(), NOW)
+        .expect("a job")
+        .name;
+    queue.forget_oldest();
+    assert!(queue.find(&old).is_err());
+    assert!(queue.find(&new).is_ok(), "what waits or runs is kept");
+    assert!(!queue.take_writes().deletes.is_empty());
+}
+
+#[test]
 fn an_empty_name_means_no_job_even_if_there_is_only_one() {
     let (mut queue, _) = queue_with("", 0);
     let error = queue.cancel("", false, NOW).expect_err("no name");
