@@ -106,7 +106,14 @@ fn judge(
     }
     match fit(&claim.shape, &agent.free) {
         Err(miss) => (Some(miss.code()), Some(short_of(&miss))),
-        Ok(_) if view.is_refused(framework, &claim.role, id, &agent.free) => {
+        Ok(_)
+            if view.is_refused(
+                (framework, &claim.role),
+                id,
+                Some(&claim.shape),
+                &agent.free,
+            ) =>
+        {
             (Some(Code::NodeDeclined), None)
         }
         Ok(_) => (None, None),

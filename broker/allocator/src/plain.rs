@@ -201,7 +201,7 @@ impl<'a> Fill<'a> {
             if !may
                 || self
                     .view
-                    .is_refused(taker.framework, taker.role, agent, &now)
+                    .is_refused((taker.framework, taker.role), agent, None, &now)
             {
                 return None;
             }

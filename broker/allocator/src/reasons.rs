@@ -156,7 +156,7 @@ fn each_fit_before(
                 return ControlFlow::Continue(());
             }
             let refused = hidden.and_then(|hidden| hidden.get(&agent));
-            if refused.is_some_and(|refused| refused.resources.contains(free)) {
+            if refused.is_some_and(|refused| refused.hides(Some(shape.shape), free)) {
                 return ControlFlow::Continue(());
             }
             for booker in bookers {

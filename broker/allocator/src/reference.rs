@@ -176,7 +176,10 @@ fn best(
     let role = &open.claim.role;
     free.iter()
         .filter_map(|(agent, free)| Some((*agent, free, fit(&open.claim.shape, free).ok()?)))
-        .filter(|(agent, free, _)| !view.is_refused(open.framework, role, *agent, free))
+        .filter(|(agent, free, _)| {
+            let shape = Some(&open.claim.shape);
+            !view.is_refused((open.framework, role), *agent, shape, free)
+        })
         .min_by_key(|(_, free, _)| {
             let devices = free.devices.iter().map(|device| u64::from(device.milli));
             (devices.sum::<u64>(), free.cpu, free.memory)

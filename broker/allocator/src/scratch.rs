@@ -196,7 +196,7 @@ impl<'a> Scratch<'a> {
     fn score(&self, shape: &ShapeState<'_>, entry: &Entry, hidden: Hidden<'_>) -> Option<Score> {
         let free = &entry.free;
         if let Some(refusal) = hidden.and_then(|hidden| hidden.get(&entry.agent))
-            && refusal.resources.contains(self.resources(entry)?.as_ref())
+            && refusal.hides(Some(shape.shape), self.resources(entry)?.as_ref())
         {
             return None;
         }

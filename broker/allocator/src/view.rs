@@ -19,7 +19,7 @@ pub(crate) use patch::classes_of;
 
 use std::collections::BTreeMap;
 
-use mete_model::{AgentId, ClaimId, FrameworkId, Resources, RolePath, Shape};
+use mete_model::{AgentId, ClaimId, FrameworkId, Resources, RolePath, Shape, fit};
 
 /// One agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,13 +71,23 @@ pub struct ClaimView {
     pub submitted: u64,
 }
 
-/// What one framework refused on one agent: hidden until more than this is free there.
+/// What one framework refused on one agent. Hides the agent from a claim while both hold: a task of
+/// the claim is no more than what was refused, and nothing more has become free since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusalView {
-    /// What was refused: all that is free on the agent once the declined offer is back in it, not
-    /// only the declined part. A part would be less than what is free, so nothing would be hidden
-    /// and the same offer would be made again at once.
+    /// What was declined.
     pub resources: Resources,
+    /// All that was free on the agent once the declined offer was back in it.
+    pub free: Resources,
+}
+
+impl RefusalView {
+    /// Says whether the agent, with so much free now, is hidden from a claim of this shape; `None`
+    /// for a plain offer, which is of all that is free.
+    #[must_use]
+    pub fn hides(&self, shape: Option<&Shape>, free: &Resources) -> bool {
+        self.free.contains(free) && shape.is_none_or(|shape| fit(shape, &self.resources).is_ok())
+    }
 }
 
 /// One patch of the view. `None` removes.

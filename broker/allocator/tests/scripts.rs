@@ -187,7 +187,8 @@ impl Script {
         let role = RolePath::new(args.next_pos().ok_or("in which role?")?)?;
         let agent = self.agent(args.next_pos().ok_or("which agent?")?)?;
         let resources = self.view.agent(agent).ok_or("not there")?.free.clone();
-        let refusal = RefusalView { resources };
+        let free = resources.clone();
+        let refusal = RefusalView { resources, free };
         self.view
             .patch(Change::Refusal(framework, role, agent, Some(refusal)));
         Ok(String::new())

@@ -213,7 +213,7 @@ impl LeaderTerm {
             revision, result, ..
         } = done;
         match waiting {
-            Waiting::Call(call) => self.answer_call(*call, result, now),
+            Waiting::Call(call) => self.answer_call(*call, result, state, now),
             Waiting::Operator { reply } => {
                 let answer = match result {
                     Ok(outcome) => Ok(Reply::Applied {
@@ -256,6 +256,7 @@ impl LeaderTerm {
         &mut self,
         call: Call,
         result: Result<mete_state::Outcome, Rejection>,
+        state: &State,
         now: Now,
     ) {
         let Call {
@@ -271,7 +272,8 @@ impl LeaderTerm {
                     .changes
                     .iter()
                     .any(|change| matches!(change, Change::Claim(..)));
-                let verdict = self.follow_call(caller, kind, outcome.verdict, changed_claims, now);
+                let verdict =
+                    self.follow_call((caller, kind), outcome.verdict, changed_claims, state, now);
                 Ok(Reply::Applied {
                     revision: outcome.revision,
                     verdict,
@@ -281,7 +283,7 @@ impl LeaderTerm {
                 if let Kind::Accept(accept) = kind {
                     // The commit said no: nothing of the offers is used, all of it is free.
                     self.count_refused(accept.refused.len());
-                    self.settle(caller, *accept, Vec::new(), now);
+                    self.settle(caller, *accept, Vec::new(), state, now);
                 }
                 self.counters.calls_refused = self.counters.calls_refused.saturating_add(1);
                 Err(Refusal::from(rejection))
@@ -293,15 +295,15 @@ impl LeaderTerm {
     /// What a call that applied means for offers and refusals; gives the verdict for the caller.
     fn follow_call(
         &mut self,
-        caller: Caller,
-        kind: Kind,
+        (caller, kind): (Caller, Kind),
         verdict: Verdict,
         changed_claims: bool,
+        state: &State,
         now: Now,
     ) -> Verdict {
         match (kind, verdict) {
             (Kind::Accept(accept), Verdict::Launched(verdicts)) => {
-                Verdict::Launched(self.settle(caller, *accept, verdicts, now))
+                Verdict::Launched(self.settle(caller, *accept, verdicts, state, now))
             }
             (Kind::Demand { roles }, verdict) => {
                 if changed_claims {
@@ -339,6 +341,7 @@ impl LeaderTerm {
         caller: Caller,
         accept: AcceptOnTheWay,
         verdicts: Vec<LaunchVerdict>,
+        state: &State,
         now: Now,
     ) -> Vec<LaunchVerdict> {
         let mut unused = accept.offered;
@@ -361,8 +364,9 @@ impl LeaderTerm {
         {
             let key = (caller.framework, accept.role, accept.agent);
             let reason = &accept.unused_reason;
+            let refused = self.refused_of(state, accept.agent, unused);
             self.refusals
-                .note(key, unused, refuse, reason, now.monotonic);
+                .note(key, refused, refuse, reason, now.monotonic);
         }
         let all = accept::merge(accept.refused, verdicts);
         let refused = all
@@ -531,7 +535,7 @@ impl LeaderTerm {
         self.book.rescind(ids, why, now.at);
     }
 
-    pub(super) fn expire_offers(&mut self, now: Now) {
+    pub(super) fn expire_offers(&mut self, state: &State, now: Now) {
         let mut by_framework: std::collections::BTreeMap<FrameworkId, Vec<OfferId>> =
             std::collections::BTreeMap::new();
         for offer in self.book.expire(now.at, now.monotonic) {
@@ -547,8 +551,9 @@ impl LeaderTerm {
                 }
             }
             let reason = "an offer expired without an answer";
+            let refused = self.refused_of(state, offer.agent, hidden);
             self.refusals
-                .note(key, hidden, refuse, reason, now.monotonic);
+                .note(key, refused, refuse, reason, now.monotonic);
             by_framework
                 .entry(offer.framework)
                 .or_default()

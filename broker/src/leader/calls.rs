@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mete_model::{Code, FrameworkId, OfferId, Resources};
+use mete_model::{AgentId, Code, FrameworkId, OfferId, Resources};
 use mete_state::command::Launch;
 use mete_state::{Caller, Command, ItemVerdict, Preview, State, Verdict};
 
@@ -11,6 +11,7 @@ use super::applied::{AcceptOnTheWay, Call, Kind, Waiting};
 use super::offer_book::Why;
 use super::order::{Arrived, Held, Order, WINDOW};
 use super::preflight::{framework_command, operator_command};
+use super::refusals::Refused;
 use super::{LeaderTerm, Now};
 use crate::event::ReplyTo;
 use crate::output::Output;
@@ -150,7 +151,7 @@ impl LeaderTerm {
                 refuse,
             } => {
                 let answer = self.fence_of(state, caller, now).map(|_| {
-                    let verdicts = self.decline(caller, &offers, &reason, refuse, now);
+                    let verdicts = self.decline(caller, &offers, (refuse, &reason), state, now);
                     Reply::Offers { verdicts }
                 });
                 self.answer_all(replies, &answer);
@@ -315,7 +316,7 @@ impl LeaderTerm {
         };
         if passed.tasks.is_empty() {
             // Nothing to launch: the offers are given back.
-            let verdicts = self.settle(caller, on_the_way, Vec::new(), now);
+            let verdicts = self.settle(caller, on_the_way, Vec::new(), state, now);
             let reply = Reply::Applied {
                 revision: state.revision(),
                 verdict: Verdict::Launched(verdicts),
@@ -338,7 +339,7 @@ impl LeaderTerm {
             Err(refusal) => self.refuse_all(replies, &refusal),
             Ok(Preview::NoChange(Verdict::Launched(verdicts))) if !is_busy => {
                 // Every launch is refused by the ledger: nothing to log, the offers go back.
-                let verdicts = self.settle(caller, on_the_way, verdicts, now);
+                let verdicts = self.settle(caller, on_the_way, verdicts, state, now);
                 let reply = Reply::Applied {
                     revision: state.revision(),
                     verdict: Verdict::Launched(verdicts),
@@ -361,8 +362,8 @@ impl LeaderTerm {
         &mut self,
         caller: Caller,
         offers: &[OfferId],
-        reason: &str,
-        refuse: Refuse,
+        (refuse, reason): (Refuse, &str),
+        state: &State,
         now: Now,
     ) -> Vec<ItemVerdict> {
         let mut refused: BTreeMap<super::refusals::Key, Resources> = BTreeMap::new();
@@ -388,10 +389,25 @@ impl LeaderTerm {
             verdicts.push(ItemVerdict { code, detail });
         }
         for (key, resources) in refused {
+            let refused = self.refused_of(state, key.2, resources);
             self.refusals
-                .note(key, resources, refuse, reason, now.monotonic);
+                .note(key, refused, refuse, reason, now.monotonic);
         }
         verdicts
+    }
+
+    /// What was given back on an agent, with all that is free there now that it is back.
+    pub(super) fn refused_of(
+        &self,
+        state: &State,
+        agent: AgentId,
+        resources: Resources,
+    ) -> Refused {
+        let mut free = state.free(agent).cloned().unwrap_or_default();
+        if let Some(offered) = self.book.offered_of_agent(agent) {
+            free.saturating_subtract(offered);
+        }
+        Refused { resources, free }
     }
 
     fn why_not_declined(&self, caller: Caller, id: OfferId) -> (Code, String) {

@@ -218,7 +218,7 @@ impl LeaderTerm {
 
     /// Does what time alone makes necessary.
     pub fn on_time(&mut self, state: &State, now: Now) {
-        self.expire_offers(now);
+        self.expire_offers(state, now);
         self.refusals.lapse(now.monotonic);
         self.refuse_gaps(state, now);
         self.send_heartbeats(state, now);

@@ -15,11 +15,22 @@ use crate::request::Refuse;
 /// Who refused, for which role, where.
 pub type Key = (FrameworkId, RolePath, AgentId);
 
+/// What was refused, and what it was refused out of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// What was declined, all together.
+    pub resources: Resources,
+    /// All that was free on the agent with it: once more is, the refusal hides nothing.
+    pub free: Resources,
+}
+
 /// One refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// What was refused, all together.
     pub resources: Resources,
+    /// All that was free on the agent with it.
+    pub free: Resources,
     /// When it lapses; `None` = when demand changes.
     pub until: Option<Monotonic>,
     /// In the framework's words.
@@ -39,7 +50,7 @@ impl Refusals {
     pub fn note(
         &mut self,
         key: Key,
-        resources: Resources,
+        refused: Refused,
         refuse: Refuse,
         reason: &str,
         now: Monotonic,
@@ -57,7 +68,8 @@ impl Refusals {
         self.by_key.insert(
             key,
             Refusal {
-                resources,
+                resources: refused.resources,
+                free: refused.free,
                 until,
                 reason,
             },
@@ -175,7 +187,7 @@ mod tests {
         let mut refusals = Refusals::default();
         for key in keys {
             let refuse = Refuse::UntilDemandChanges;
-            refusals.note(key.clone(), Resources::default(), refuse, "", Monotonic(0));
+            refusals.note(key.clone(), Refused::default(), refuse, "", Monotonic(0));
         }
         refusals.take_touched();
         refusals
@@ -200,7 +212,7 @@ mod tests {
         let refuse = Refuse::For(Span::seconds(5));
         refusals.note(
             a.clone(),
-            Resources::default(),
+            Refused::default(),
             refuse,
             "busy",
             Monotonic(100),

@@ -306,5 +306,6 @@ fn refusal_view(facts: Facts<'_>, key: &Key) -> Option<RefusalView> {
     let refusal = facts.refusals.get(key)?;
     Some(RefusalView {
         resources: refusal.resources.clone(),
+        free: refusal.free.clone(),
     })
 }

@@ -165,18 +165,19 @@ impl View {
             .is_some_and(|view| view.connected && view.roles.get(role) == Some(&false))
     }
 
-    /// Says whether `free` on the agent is no more than what the framework refused there.
+    /// Says whether the agent, with so much free, is hidden from a claim of this shape (`None`: from
+    /// plain offers) by what the framework refused there.
     #[must_use]
     pub fn is_refused(
         &self,
-        framework: FrameworkId,
-        role: &RolePath,
+        (framework, role): (FrameworkId, &RolePath),
         agent: AgentId,
+        shape: Option<&Shape>,
         free: &Resources,
     ) -> bool {
         self.refusals_of(framework, role)
             .and_then(|refusals| refusals.get(&agent))
-            .is_some_and(|refusal| refusal.resources.contains(free))
+            .is_some_and(|refusal| refusal.hides(shape, free))
     }
 
     pub(crate) fn refusals_of(

@@ -159,7 +159,13 @@ pub(crate) fn change(bytes: &[u8; 8]) -> Change {
         }
         _ => {
             let resources = resources([bytes[3], bytes[4], bytes[5], bytes[6]]);
-            let refusal = (!removes).then_some(RefusalView { resources });
+            // Of one part or of all that was free: what hides is the smaller of the two.
+            let free = if bytes[7] % 2 == 0 {
+                resources.clone()
+            } else {
+                crate::made_up::resources([bytes[4], bytes[5], bytes[6], bytes[3]])
+            };
+            let refusal = (!removes).then_some(RefusalView { resources, free });
             Change::Refusal(framework_id, role(bytes[2]), agent_id, refusal)
         }
     }

@@ -70,7 +70,7 @@ pub(crate) fn true_reason(
     let mut declined = false;
     for (agent, free) in after.iter().filter(|(_, free)| fits(free)) {
         assert!(
-            view.is_refused(framework, &claim.role, *agent, free),
+            view.is_refused((framework, &claim.role), *agent, Some(&claim.shape), free),
             "P3: {id} of {framework} waits and fits {agent}"
         );
         declined = true;
@@ -84,7 +84,12 @@ pub(crate) fn true_reason(
             .as_ref()
             .is_some_and(|claim| (placement.framework, claim) != (framework, id));
         let free = &view.agent(placement.agent).unwrap().free;
-        let hidden = view.is_refused(framework, &claim.role, placement.agent, free);
+        let hidden = view.is_refused(
+            (framework, &claim.role),
+            placement.agent,
+            Some(&claim.shape),
+            free,
+        );
         other && !hidden && fits(free)
     });
     if others {
@@ -110,7 +115,11 @@ pub(crate) fn check_placements(view: &View, round: &Round) {
         let (framework, role) = (placement.framework, &placement.role);
         assert!(view.is_served(framework, role), "P6: {placement:?}");
         let free = &view.agent(placement.agent).unwrap().free;
-        let hidden = view.is_refused(framework, role, placement.agent, free);
+        let claim = placement.claim.as_ref();
+        let shape = claim
+            .and_then(|id| view.claim(framework, id))
+            .map(|claim| &claim.shape);
+        let hidden = view.is_refused((framework, role), placement.agent, shape, free);
         assert!(!hidden, "P6: {placement:?}");
         let Some(id) = &placement.claim else {
             assert!(

@@ -133,6 +133,23 @@ fn a_refusal_hides_no_more_than_was_refused_until_demand_changes() {
 }
 
 #[test]
+fn a_small_offer_declined_on_a_large_agent_is_not_made_again() {
+    let mut world = World::new();
+    let mut agent = world.agent("n1", 8000);
+    let mut framework = world.framework("f", &["a"]);
+    world.demand(&mut framework, vec![claim("small", "a", 1000, 1)]);
+    let offers = framework.offers();
+    assert_eq!(offers.len(), 1);
+
+    assert_eq!(world.decline(&mut framework, &[offers[0].0]), [Code::Ok]);
+    world.pass_alive(5000, &mut [&mut agent]);
+    assert!(
+        framework.offers().is_empty(),
+        "seven more were free all the time: nothing has changed"
+    );
+}
+
+#[test]
 fn what_an_accept_does_not_use_is_free_at_once_or_refused_as_it_says() {
     let mut world = World::new();
     let _agent = world.agent("n1", 2000);
