@@ -18,6 +18,9 @@ use crate::link::{FromLink, ToLink};
 /// Events taken in one turn at the most.
 const MOST_EVENTS: usize = 1024;
 
+/// Statuses in one message: far below what a master takes at a time, in number and in bytes.
+const MOST_STATUSES: usize = 1000;
+
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -229,8 +232,10 @@ async fn carry_out<H: Host>(
             Action::Record(_) => {}
         }
     }
-    if !statuses.is_empty() {
-        send(core, wiring, ToLink::Statuses(statuses)).await;
+    while !statuses.is_empty() {
+        let rest = statuses.split_off(statuses.len().min(MOST_STATUSES));
+        let part = std::mem::replace(&mut statuses, rest);
+        send(core, wiring, ToLink::Statuses(part)).await;
     }
     Ok(())
 }

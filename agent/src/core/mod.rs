@@ -20,7 +20,7 @@ mod updates;
 
 use std::collections::BTreeMap;
 
-use mete_model::{AgentId, FrameworkId, Inventory, RunId, Span, Timestamp};
+use mete_model::{AgentId, FrameworkId, Inventory, RunId, Span, Status, Timestamp};
 
 pub use self::action::{Action, HeldRun, Record};
 pub use self::adopt::{Found, FoundState, RecordedRun};
@@ -48,6 +48,10 @@ impl std::fmt::Display for RunKey {
 /// A run that takes longer than this to begin is told as `Starting`.
 const SLOW_START: Span = Span::seconds(1);
 
+/// A status that is not confirmed for so long is sent again: its confirmation may have been lost in
+/// an outbox that was full.
+const SEND_AGAIN: Span = Span::seconds(30);
+
 /// Everything one agent knows.
 #[derive(Debug)]
 pub struct AgentCore {
@@ -59,6 +63,8 @@ pub struct AgentCore {
     disk_pressure: Option<String>,
     /// A stream to the leader is open and has been welcomed.
     linked: bool,
+    /// When unconfirmed statuses were last sent again.
+    sent_again: Timestamp,
 }
 
 impl AgentCore {
@@ -71,6 +77,7 @@ impl AgentCore {
             tasks: BTreeMap::new(),
             disk_pressure: None,
             linked: false,
+            sent_again: Timestamp(0),
         }
     }
 
@@ -148,14 +155,24 @@ impl AgentCore {
             self.discard(key, now, actions);
         }
         // Whatever the last stream lost on its way is sent again; the broker counts it once.
+        self.send_again(|_| true, now, actions);
+    }
+
+    /// Sends what the broker has not confirmed, in order per run.
+    fn send_again(
+        &mut self,
+        wanted: impl Fn(&Status) -> bool,
+        now: Timestamp,
+        actions: &mut Vec<Action>,
+    ) {
+        self.sent_again = now;
         let statuses: Vec<_> = self
             .tasks
             .iter()
             .filter(|(_, task)| !task.discarded)
             .flat_map(|(key, task)| {
-                task.updates
-                    .unconfirmed()
-                    .map(|status| (key.framework, status.clone()))
+                let unconfirmed = task.updates.unconfirmed().filter(|status| wanted(status));
+                unconfirmed.map(|status| (key.framework, status.clone()))
             })
             .collect();
         if !statuses.is_empty() {
@@ -181,5 +198,8 @@ impl AgentCore {
             self.tell_starting(&key, now, actions);
         }
         self.expire_waiting(now, actions);
+        if self.linked && now.since(self.sent_again) >= SEND_AGAIN {
+            self.send_again(|status| now.since(status.at) >= SEND_AGAIN, now, actions);
+        }
     }
 }

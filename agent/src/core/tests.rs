@@ -167,6 +167,32 @@ fn statuses_are_numbered_and_repeated_at_the_next_welcome_until_confirmed() {
 }
 
 #[test]
+fn a_status_whose_confirmation_was_lost_is_sent_again_after_a_while() {
+    let mut core = agent();
+    core.step(Event::Start(Box::new(start_on("t", ""))), NOW);
+    core.step(started("t"), NOW);
+
+    let soon = NOW.after(Span::seconds(20));
+    assert_eq!(sent(&core.step(Event::Tick, soon)), []);
+    let later = NOW.after(Span::seconds(31));
+    assert_eq!(sent(&core.step(Event::Tick, later)).len(), 1);
+    assert_eq!(
+        sent(&core.step(Event::Tick, later.after(Span(500)))),
+        [],
+        "not at every tick"
+    );
+    core.step(
+        Event::Forget {
+            key: key("t"),
+            sequence: 1,
+        },
+        later,
+    );
+    let much_later = later.after(Span::minutes(5));
+    assert_eq!(sent(&core.step(Event::Tick, much_later)), []);
+}
+
+#[test]
 fn a_kill_that_overtakes_its_start_ends_the_run_once_and_for_all() {
     let mut core = agent();
 
@@ -388,7 +414,8 @@ proptest! {
         let mut now = NOW;
         for event in events {
             now = now.after(Span(700));
-            let repeats = matches!(event, Event::Welcome { .. } | Event::Forget { .. });
+            let repeats =
+                matches!(event, Event::Welcome { .. } | Event::Forget { .. } | Event::Tick);
             let dropped = if let Event::Forget { key, .. }
             | Event::Discard(key)
             | Event::Ended { key, .. } = &event

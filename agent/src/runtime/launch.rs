@@ -156,10 +156,9 @@ fn in_directory(
 /// A directory that is not there is made for the task; one that is there stays as it is.
 fn make_work(launch: &Launch) -> io::Result<()> {
     let path: &Path = &launch.working_directory;
-    // Only the task's own directory is made: one that the user named and that is not there is the
-    // user's mistake, and the command says so when it cannot enter it.
-    let own = path.parent() == launch.log_directory.parent();
-    if path.is_dir() || !own {
+    // One that the user named and that is not there is the user's mistake; the child says so when it
+    // cannot enter it.
+    if path.is_dir() || !launch.make_working_directory {
         return Ok(());
     }
     let named =

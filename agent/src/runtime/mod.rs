@@ -83,9 +83,11 @@ pub struct Launch {
     pub command: Vec<String>,
     /// The task's own variables; `PATH`, `HOME` and `METE_RUN` are added where absent.
     pub environment: BTreeMap<String, String>,
-    /// Made (mode 0755, the task's user) when absent and beside the log directory; any other one
-    /// must be there, or the run ends in [`Ending::ExecFailed`].
+    /// Where the command begins.
     pub working_directory: PathBuf,
+    /// Make it (mode 0755, the task's user) when it is not there; otherwise the run ends in
+    /// [`Ending::ExecFailed`].
+    pub make_working_directory: bool,
     /// None: the agent's own user.
     pub user: Option<TaskUser>,
     /// Where `log`, `log.1` … are written; made when absent.

@@ -63,6 +63,7 @@ pub(super) fn launch(
         command: spec.command.clone(),
         environment: environment(start),
         working_directory,
+        make_working_directory: spec.working_directory.is_empty(),
         user,
         log_directory: own.join("log"),
         log_file_bytes: spec.log_file.map_or(LOG_FILE_BYTES, |bytes| bytes.0),

@@ -140,12 +140,37 @@ impl Place {
     }
 }
 
+/// Longest time for what never started to leave no trace.
+const TRACES_GONE: Duration = Duration::from_secs(5);
+
 /// The runs that the runtime knows to be here, in the core's words.
+///
+/// What was made ready and never started is removed first: a run that is recorded is then made ready
+/// anew, and must not meet its own old directory.
 async fn found_here(runtime: Arc<dyn Runtime>, home: &Path) -> Result<Vec<Found>, StartError> {
-    let found = tokio::task::spawn_blocking(move || runtime.list())
-        .await
-        .map_err(|error| state("list runs in", home)(std::io::Error::other(error)))??;
+    let mut found = list(&runtime, home).await?;
+    for run in found.iter().filter(|run| never_started(run)) {
+        runtime.forget(&run.run);
+    }
+    let deadline = tokio::time::Instant::now() + TRACES_GONE;
+    while found.iter().any(never_started) && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        found = list(&runtime, home).await?;
+    }
     Ok(found.into_iter().filter_map(read_found).collect())
+}
+
+fn never_started(run: &runtime::FoundRun) -> bool {
+    matches!(run.state, runtime::FoundState::NeverStarted)
+}
+
+async fn list(
+    runtime: &Arc<dyn Runtime>,
+    home: &Path,
+) -> Result<Vec<runtime::FoundRun>, StartError> {
+    let runtime = Arc::clone(runtime);
+    let listed = tokio::task::spawn_blocking(move || runtime.list()).await;
+    Ok(listed.map_err(|error| state("list runs in", home)(std::io::Error::other(error)))??)
 }
 
 async fn serve(

@@ -58,6 +58,7 @@ fn launch(directory: &std::path::Path, number: usize, script: &str) -> Launch {
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
         environment: std::collections::BTreeMap::new(),
         working_directory: directory.join("work"),
+        make_working_directory: true,
         user: None,
         log_directory: directory.join("logs").join(number.to_string()),
         log_file_bytes: 10 << 20,

@@ -84,6 +84,7 @@ impl Node {
             command: ["sh", "-c", script].map(str::to_owned).to_vec(),
             environment: BTreeMap::new(),
             working_directory: self.directory.join("work"),
+            make_working_directory: true,
             user: None,
             log_directory: self.directory.join("logs").join(task),
             log_file_bytes: 10 << 20,
