@@ -156,8 +156,8 @@ fn in_directory(
 /// A directory that is not there is made for the task; one that is there stays as it is.
 fn make_work(launch: &Launch) -> io::Result<()> {
     let path: &Path = &launch.working_directory;
-    // One that the user named and that is not there is the user's mistake; the child says so when it
-    // cannot enter it.
+    // One that the user named and that is not there is the user's mistake; the child says so
+    // when it cannot enter it.
     if path.is_dir() || !launch.make_working_directory {
         return Ok(());
     }

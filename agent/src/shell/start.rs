@@ -145,8 +145,8 @@ const TRACES_GONE: Duration = Duration::from_secs(5);
 
 /// The runs that the runtime knows to be here, in the core's words.
 ///
-/// What was made ready and never started is removed first: a run that is recorded is then made ready
-/// anew, and must not meet its own old directory.
+/// What was made ready and never started is removed first: a run that is recorded is then made
+/// ready anew, and must not meet its own old directory.
 async fn found_here(runtime: Arc<dyn Runtime>, home: &Path) -> Result<Vec<Found>, StartError> {
     let mut found = list(&runtime, home).await?;
     for run in found.iter().filter(|run| never_started(run)) {

@@ -165,8 +165,8 @@ impl View {
             .is_some_and(|view| view.connected && view.roles.get(role) == Some(&false))
     }
 
-    /// Says whether the agent, with so much free, is hidden from a claim of this shape (`None`: from
-    /// plain offers) by what the framework refused there.
+    /// Says whether the agent, with so much free, is hidden from a claim of this shape (`None`:
+    /// from plain offers) by what the framework refused there.
     #[must_use]
     pub fn is_refused(
         &self,
