@@ -31,8 +31,8 @@ pub enum OpenError {
     },
     /// The snapshot cannot be used.
     #[error(
-        "restore the machine from {file}; this replica's disk cannot be trusted: restore it with \
-         `mete admin snapshot restore`, or rejoin the other masters under a new node id"
+        "restore the machine from {file}; this replica's disk cannot be trusted: keep the \
+         directory as it is, and start on a copy of it that was taken while the master was stopped"
     )]
     Restore {
         /// The file.
@@ -42,7 +42,7 @@ pub enum OpenError {
         source: RestoreError,
     },
     /// A saved membership cannot be read.
-    #[error("read the saved membership: {0}; restore this replica from a saved snapshot")]
+    #[error("read the saved membership: {0}; start on a saved copy of the state directory")]
     Membership(String),
     /// The settings contradict each other.
     #[error("start the protocol: {0}; check the timers and limits in the configuration")]

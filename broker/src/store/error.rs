@@ -81,8 +81,8 @@ pub enum OpenError {
     /// What was flushed once cannot be read any more.
     #[error(
         "open the store in {dir}: it is damaged ({what}); the log is good up to index {last_good}; \
-         nothing was changed. Keep the directory, and start from a saved snapshot with `mete admin \
-         snapshot restore`, or rejoin the other masters under a new node id"
+         nothing was changed. Keep the directory as it is, and start on a copy of it that was \
+         taken while the master was stopped"
     )]
     Damaged {
         /// The store's directory.

@@ -160,7 +160,7 @@ pub(crate) fn change(bytes: &[u8; 8]) -> Change {
         _ => {
             let resources = resources([bytes[3], bytes[4], bytes[5], bytes[6]]);
             // Of one part or of all that was free: what hides is the smaller of the two.
-            let free = if bytes[7] % 2 == 0 {
+            let free = if bytes[7].is_multiple_of(2) {
                 resources.clone()
             } else {
                 crate::made_up::resources([bytes[4], bytes[5], bytes[6], bytes[3]])

@@ -103,7 +103,7 @@ fn a_damaged_record_below_the_flushed_mark_refuses_and_names_the_last_good_index
         "{error}"
     );
     assert!(
-        error.to_string().contains("mete admin snapshot restore"),
+        error.to_string().contains("start on a copy of it"),
         "{error}"
     );
 }
