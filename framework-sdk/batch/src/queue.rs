@@ -22,6 +22,9 @@ pub const MOST_JOBS: usize = 10_000;
 
 /// How long an ended job is kept, in milliseconds.
 const KEEP_ENDED: u64 = 7 * 24 * 3_600_000;
+const MOST_NAME_BYTES: usize = 64;
+/// With the attempts lost to machines it still fits in an element's count of attempts.
+const MOST_RETRIES: u32 = 100;
 
 /// Why something asked of the queue was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,12 +178,19 @@ impl Queue {
     ) -> Result<Job, Refused> {
         let name = &spec.name;
         let word = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(word) {
-            let rule = "1 to 64 of letters, digits, '-', '_' and '.'";
-            return Err(Refused::field(
-                "spec.name",
-                format!("'{name}' is no job name: {rule}"),
-            ));
+        let fits = (1..=MOST_NAME_BYTES).contains(&name.len()) && name.bytes().all(word);
+        if !fits || name.starts_with(['-', '.']) {
+            // Shortened: an answer that repeats a name of any length may not fit its own message.
+            let shown: String = name.chars().take(MOST_NAME_BYTES).collect();
+            let detail = format!(
+                "'{shown}' is no job name: 1 to {MOST_NAME_BYTES} of letters, digits, '-', '_' and \
+                 '.', not '-' or '.' first"
+            );
+            return Err(Refused::field("spec.name", detail));
+        }
+        if spec.retries > MOST_RETRIES {
+            let detail = format!("{} retries; at most {MOST_RETRIES}", spec.retries);
+            return Err(Refused::field("spec.retries", detail));
         }
         if spec.command.is_empty() {
             return Err(Refused::field("spec.command", "a command is needed"));

@@ -384,3 +384,26 @@ proptest! {
         prop_assert_eq!(usize::try_from(counts.completed).unwrap_or(0), completed);
     }
 }
+
+#[test]
+fn a_name_or_a_number_of_retries_out_of_bounds_is_refused_with_its_field() {
+    let long = "x".repeat(100_000);
+    for name in ["", ".", "..", "-x", ".x", "a b", "a/b", long.as_str()] {
+        let spec = wire::JobSpec {
+            name: name.to_owned(),
+            ..spec("", 0)
+        };
+        let refused = Queue::check(spec, String::new(), 1, NOW).expect_err("no job name");
+        assert_eq!((refused.code, refused.field), (Code::Invalid, "spec.name"));
+        assert!(refused.detail.len() < 300, "{}", refused.detail.len());
+    }
+    let refused = Queue::check(spec("", 101), String::new(), 1, NOW).expect_err("too many");
+    assert_eq!(refused.field, "spec.retries");
+    for name in ["a", "9", "_x", "a.b-c"] {
+        let spec = wire::JobSpec {
+            name: name.to_owned(),
+            ..spec("", 100)
+        };
+        Queue::check(spec, String::new(), 1, NOW).expect("a job name");
+    }
+}
