@@ -1,6 +1,7 @@
 //! The job file: TOML, every key known or refused by name.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::Path;
 
 use mete_model::{Bytes, Code, MilliCpu, Span};
@@ -117,17 +118,19 @@ pub fn read(path: &Path) -> Outcome<JobSpec> {
     let unreadable = |error: std::io::Error| {
         CliError::file("read", path, &error).exit(crate::cli::support::error::exit::USAGE)
     };
-    let size = std::fs::metadata(path).map_err(unreadable)?.len();
-    if size > MOST_BYTES {
+    // Not by its size: a pipe or a device has none, and may never end.
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > MOST_BYTES {
         let sentence = format!(
-            "{} has {}, a job file {} at most",
+            "{} has more than {}, the most that a job file may have",
             path.display(),
-            Bytes(size),
             Bytes(MOST_BYTES)
         );
         return Err(CliError::new(Code::Usage, sentence));
     }
-    let bytes = std::fs::read(path).map_err(unreadable)?;
     let Ok(text) = String::from_utf8(bytes) else {
         let sentence = format!(
             "{} is not text in UTF-8, so it is no job file",
@@ -386,6 +389,12 @@ retries = 2
             assert!(error.sentence.contains(key), "{error}");
         }
         assert!(read_text("[task]\ngang = false\n").is_ok());
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let error = read(Path::new("/dev/zero")).expect_err("no job file");
+        assert!(error.sentence.contains("has more than 256 KiB"), "{error}");
     }
 
     #[test]
