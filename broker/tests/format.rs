@@ -17,12 +17,13 @@ use mete_broker::format::{
 };
 use mete_model::{Code, GrantId, MilliCpu, Resources, RunId, TaskId, TaskSpec, Timestamp};
 use mete_state::command::{
-    AdmitAgent, FrameworkSettings, HeldRun, Launch, LaunchTask, StoreDelete, StorePut, Subscribe,
+    AdmitAgent, FrameworkSettings, HeldRun, Launch, LaunchTask, SetMaster, StoreDelete, StorePut,
+    Subscribe,
 };
 use mete_state::{
     Agent, AgentCondition, Caller, ClaimRecord, Command, EndedRun, Framework, ItemVerdict, Kill,
-    LaunchVerdict, Meta, Part, Role, Run, Stamped, StoreRecord, StoreVerdict, StoredVerdict, Texts,
-    Tombstone, Verdict,
+    LaunchVerdict, Master, Meta, Part, Role, Run, Seat, Stamped, StoreRecord, StoreVerdict,
+    StoredVerdict, Texts, Tombstone, Verdict,
 };
 use proptest::prelude::*;
 
@@ -178,8 +179,26 @@ fn commands(dice: &mut Dice) -> Vec<Command> {
             path: dice.role(),
             actor: dice.text(),
         },
+        Command::SetMaster(SetMaster {
+            node: dice.roll(),
+            address: dice.text(),
+            seat: seat(dice),
+            replaces: dice.upto(9),
+            actor: dice.text(),
+        }),
+        Command::RemoveMaster {
+            node: dice.roll(),
+            actor: dice.text(),
+        },
+        Command::RaiseLevel {
+            level: dice.small(0, 90),
+        },
         Command::Tick,
     ]
+}
+
+fn seat(dice: &mut Dice) -> Seat {
+    dice.of(&[Seat::Learner, Seat::Voter, Seat::Leaving])
 }
 
 fn time(dice: &mut Dice) -> Timestamp {
@@ -272,6 +291,16 @@ fn parts(dice: &mut Dice) -> Vec<Part> {
             revision: dice.roll(),
             clock: time(dice),
             last_grant: GrantId(dice.roll()),
+            last_master: dice.roll(),
+            level: dice.small(0, 90),
+        }),
+        Part::Master(Master {
+            node: dice.roll(),
+            address: dice.text(),
+            seat: seat(dice),
+            replaces: dice.upto(9),
+            added: time(dice),
+            revision: dice.roll(),
         }),
         Part::Role(Role {
             path: dice.role(),

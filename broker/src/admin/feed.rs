@@ -309,7 +309,7 @@ impl Follower for FeedFollower {
 impl Inside {
     fn learn(&mut self, revision: u64, change: &Change, state: &State) {
         match change {
-            Change::Run(..) => return,
+            Change::Run(..) | Change::Master(_) => return,
             Change::Agent(id) => {
                 let name = state.agent(*id).map(|agent| agent.node_name.as_str());
                 let known = self.names.get(id).map(|name| &**name);

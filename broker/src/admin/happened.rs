@@ -8,7 +8,8 @@ use mete_model::{
     AgentId, Code, Exit, FrameworkId, RolePath, RunId, StatusSource, TaskPhase, Timestamp,
 };
 use mete_proto::events::v1 as wire;
-use mete_state::{AgentCondition, Change, Command, Outcome, State, Verdict};
+use mete_state::command::SetMaster;
+use mete_state::{AgentCondition, Change, Command, Outcome, Seat, State, Verdict};
 
 use crate::machine::Done;
 
@@ -47,6 +48,8 @@ pub enum What {
     TaskLaunched(FrameworkId, RunId, AgentId),
     TaskKillAsked(FrameworkId, RunId, Box<str>, Box<str>),
     TaskEnded(FrameworkId, RunId, TaskPhase, Option<Code>, Option<Exit>),
+    MasterSet(u64, Box<str>, Seat, Box<str>),
+    MasterRemoved(u64, Box<str>),
 }
 
 /// What an applied command did, in order; `state` is that after the batch it belongs to.
@@ -171,9 +174,14 @@ fn by_command(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
         Command::RemoveRole { path, actor } => {
             vec![What::RoleRemoved(path.clone(), actor.as_str().into())]
         }
+        Command::SetMaster(set) => vec![master_set(set)],
+        Command::RemoveMaster { node, actor } => {
+            vec![What::MasterRemoved(*node, actor.as_str().into())]
+        }
         Command::RecordStatuses { .. }
         | Command::Acknowledge { .. }
         | Command::WriteStore { .. }
+        | Command::RaiseLevel { .. }
         | Command::Tick => Vec::new(),
     }
 }
@@ -194,6 +202,11 @@ fn admitted(verdict: &Verdict, state: &State, at: Timestamp) -> Vec<What> {
     } else {
         What::NodeReturned(*agent)
     }]
+}
+
+fn master_set(set: &SetMaster) -> What {
+    let (address, actor) = (set.address.as_str().into(), set.actor.as_str().into());
+    What::MasterSet(set.node, address, set.seat, actor)
 }
 
 fn suppressed_roles(
@@ -243,7 +256,11 @@ fn ends(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
     };
     let changed = outcome.changes.iter().filter_map(|change| match change {
         Change::Run(framework, id) => Some((*framework, id)),
-        Change::Agent(_) | Change::Framework(_) | Change::Role(_) | Change::Claim(..) => None,
+        Change::Agent(_)
+        | Change::Framework(_)
+        | Change::Role(_)
+        | Change::Claim(..)
+        | Change::Master(_) => None,
     });
     match &done.command {
         Command::RecordStatuses { statuses, .. } => statuses
@@ -273,6 +290,9 @@ fn ends(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
         | Command::RemoveFramework { .. }
         | Command::SetRole { .. }
         | Command::RemoveRole { .. }
+        | Command::SetMaster(_)
+        | Command::RemoveMaster { .. }
+        | Command::RaiseLevel { .. }
         | Command::Tick => changed
             .filter_map(|(framework, id)| ended(framework, id))
             .filter(|(_, source)| *source != StatusSource::Agent)
@@ -398,6 +418,14 @@ impl Happened {
                 let text = format!("{phase}{}{reason}", exit_text(*exit));
                 ("task_ended", task(names, *id, run), text, "")
             }
+            What::MasterSet(node, address, seat, actor) => {
+                let text = format!("at {address}, {}{}", seat_text(*seat), by(actor));
+                ("master_set", master(*node), text, actor)
+            }
+            What::MasterRemoved(node, actor) => {
+                let text = format!("has left{}", by(actor));
+                ("master_removed", master(*node), text, actor)
+            }
         }
     }
 
@@ -429,6 +457,11 @@ impl Happened {
                 }
             }
             What::RoleRemoved(..) => {}
+            What::MasterSet(node, address, ..) => {
+                add("node_id", node.to_string());
+                add("address", address.to_string());
+            }
+            What::MasterRemoved(node, _) => add("node_id", node.to_string()),
             What::TaskLaunched(id, run, agent) => {
                 add("framework_id", id.to_string());
                 add("run", run.to_string());
@@ -466,6 +499,18 @@ pub trait Names {
 
 fn task(names: &dyn Names, framework: FrameworkId, run: &RunId) -> String {
     format!("{}/{run}", names.framework(framework))
+}
+
+fn master(node: u64) -> String {
+    format!("master {node}")
+}
+
+fn seat_text(seat: Seat) -> &'static str {
+    match seat {
+        Seat::Learner => "to receive the log without a vote",
+        Seat::Voter => "to have a vote once it has caught up",
+        Seat::Leaving => "on its way out",
+    }
 }
 
 fn exit_text(exit: Option<Exit>) -> String {

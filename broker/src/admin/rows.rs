@@ -300,6 +300,8 @@ pub fn resolve(
                 .or_else(|| state.past_run(*framework, id))?;
             (run.revision, Row::Task(task(state, run)))
         }
+        // Masters are listed with their standing, which is no row of the state.
+        Change::Master(_) => return None,
     };
     Some(wire::Object {
         revision: revision.max(feed.last_change(change)),
@@ -316,6 +318,7 @@ pub fn key(state: &State, feed: &Feed, change: &Change) -> wire::ObjectKey {
         Change::Role(path) => (wire::Kind::Role, path.to_string()),
         Change::Claim(framework, id) => (wire::Kind::Claim, claim_key(*framework, id)),
         Change::Run(framework, id) => (wire::Kind::Task, task_key(*framework, id)),
+        Change::Master(node) => (wire::Kind::Unspecified, node.to_string()),
     };
     wire::ObjectKey {
         kind: kind.into(),

@@ -69,7 +69,7 @@ pub async fn add(
 fn has_facts(change: &Change) -> bool {
     match change {
         Change::Agent(_) | Change::Framework(_) | Change::Role(_) | Change::Claim(..) => true,
-        Change::Run(..) => false,
+        Change::Run(..) | Change::Master(_) => false,
     }
 }
 
@@ -118,7 +118,7 @@ fn fact(leader: &LeaderTerm, roles: &BTreeMap<RolePath, Charge>, change: &Change
                 .cloned()
                 .map(Box::new),
         },
-        Change::Run(..) => Fact::Nothing,
+        Change::Run(..) | Change::Master(_) => Fact::Nothing,
     }
 }
 

@@ -178,6 +178,7 @@ impl Watch {
             Change::Role(_) => wire::Kind::Role,
             Change::Claim(..) => wire::Kind::Claim,
             Change::Run(..) => wire::Kind::Task,
+            Change::Master(_) => return false,
         };
         self.kinds.is_empty() || self.kinds.contains(&kind.into())
     }

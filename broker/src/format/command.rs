@@ -8,7 +8,7 @@ use mete_proto::convert::{
 use mete_proto::internal::v1 as stored;
 use mete_proto::internal::v1::stored_command::Command as Stored;
 use mete_proto::types::v1 as wire;
-use mete_state::command::{AdmitAgent, HeldRun, StoreDelete, StorePut, Subscribe};
+use mete_state::command::{AdmitAgent, HeldRun, SetMaster, StoreDelete, StorePut, Subscribe};
 use mete_state::{Caller, Command, Stamped};
 use prost::Message;
 use prost::bytes::Bytes;
@@ -16,7 +16,7 @@ use prost::bytes::Bytes;
 use super::launch::{put_launch, read_launch};
 use super::read::{
     Positions, agent, at_position, caller, claims, condition, each, framework, given, node_key,
-    phase, put_caller, put_condition, put_roles, put_span, put_uuid, roles, span,
+    phase, put_caller, put_condition, put_roles, put_seat, put_span, put_uuid, roles, seat, span,
 };
 use super::settings::{put_settings, read_settings};
 use super::status::{put_status, read_status};
@@ -177,7 +177,25 @@ fn put(command: &Command) -> Stored {
             path: path.as_str().to_owned(),
             actor: actor.clone(),
         }),
+        Command::SetMaster(set) => Stored::SetMaster(put_set_master(set)),
+        Command::RemoveMaster { node, actor } => Stored::RemoveMaster(stored::StoredRemoveMaster {
+            node: *node,
+            actor: actor.clone(),
+        }),
+        Command::RaiseLevel { level } => {
+            Stored::RaiseLevel(stored::StoredRaiseLevel { level: *level })
+        }
         Command::Tick => Stored::Tick(stored::StoredTick {}),
+    }
+}
+
+fn put_set_master(set: &SetMaster) -> stored::StoredSetMaster {
+    stored::StoredSetMaster {
+        node: set.node,
+        address: set.address.clone(),
+        seat: put_seat(set.seat),
+        replaces: set.replaces,
+        actor: set.actor.clone(),
     }
 }
 
@@ -350,7 +368,23 @@ fn read(command: Stored, faults: &mut Faults) -> Option<Command> {
             path: read_role(&remove.path, root("path"), faults)?,
             actor: remove.actor,
         },
+        Stored::SetMaster(set) => Command::SetMaster(read_set_master(set, faults)?),
+        Stored::RemoveMaster(remove) => Command::RemoveMaster {
+            node: remove.node,
+            actor: remove.actor,
+        },
+        Stored::RaiseLevel(raise) => Command::RaiseLevel { level: raise.level },
         Stored::Tick(stored::StoredTick {}) => Command::Tick,
+    })
+}
+
+fn read_set_master(set: stored::StoredSetMaster, faults: &mut Faults) -> Option<SetMaster> {
+    Some(SetMaster {
+        node: set.node,
+        address: set.address,
+        seat: seat(set.seat, At::root("seat"), faults)?,
+        replaces: set.replaces,
+        actor: set.actor,
     })
 }
 

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use mete_model::{AgentId, ClaimId, Code, FrameworkId, NodeKey, RolePath, Span, TaskPhase};
 use mete_proto::convert::{At, Faults, read_claim_id, read_phase, read_role};
 use mete_proto::internal::v1 as stored;
-use mete_state::{AgentCondition, Caller};
+use mete_state::{AgentCondition, Caller, Seat};
 use prost::bytes::Bytes;
 use uuid::Uuid;
 
@@ -112,6 +112,29 @@ pub(super) fn put_condition(condition: AgentCondition) -> i32 {
         AgentCondition::Gone => Stored::Gone,
     };
     condition.into()
+}
+
+pub(super) fn seat(value: i32, at: At<'_>, faults: &mut Faults) -> Option<Seat> {
+    use stored::StoredSeat as Stored;
+    match Stored::try_from(value).unwrap_or(Stored::Unspecified) {
+        Stored::Learner => Some(Seat::Learner),
+        Stored::Voter => Some(Seat::Voter),
+        Stored::Leaving => Some(Seat::Leaving),
+        Stored::Unspecified => {
+            faults.add(at, format_args!("{value} is not a seat of a master"));
+            None
+        }
+    }
+}
+
+pub(super) fn put_seat(seat: Seat) -> i32 {
+    use stored::StoredSeat as Stored;
+    let seat = match seat {
+        Seat::Learner => Stored::Learner,
+        Seat::Voter => Stored::Voter,
+        Seat::Leaving => Stored::Leaving,
+    };
+    seat.into()
 }
 
 pub(super) fn caller(caller: Option<stored::StoredCaller>, faults: &mut Faults) -> Option<Caller> {

@@ -11,12 +11,12 @@ use mete_proto::convert::{
 use mete_proto::internal::v1 as stored;
 use mete_proto::internal::v1::snapshot_part::Part as Stored;
 use mete_state::{
-    Agent, ClaimRecord, EndedRun, Framework, Kill, Meta, Part, Role, Run, StoreRecord, Texts,
-    Tombstone,
+    Agent, ClaimRecord, EndedRun, Framework, Kill, Master, Meta, Part, Role, Run, StoreRecord,
+    Texts, Tombstone,
 };
 
 use super::read::{
-    agent, at_position, code, condition, each, framework, given, node_key, phase, span,
+    agent, at_position, code, condition, each, framework, given, node_key, phase, seat, span,
 };
 use super::settings::read_settings;
 use super::status::read_status;
@@ -62,6 +62,16 @@ fn read_part(
             revision: meta.revision,
             clock: Timestamp(meta.clock_ms),
             last_grant: GrantId(meta.last_grant),
+            last_master: meta.last_master,
+            level: meta.level,
+        }),
+        Stored::Master(master) => Part::Master(Master {
+            node: master.node,
+            address: master.address,
+            seat: seat(master.seat, at.field("seat"), faults)?,
+            replaces: master.replaces,
+            added: Timestamp(master.added_ms),
+            revision: master.revision,
         }),
         Stored::Role(role) => Part::Role(Role {
             path: read_role(&role.path, at.field("path"), faults)?,

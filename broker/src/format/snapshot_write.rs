@@ -14,7 +14,7 @@ use mete_state::{
 };
 use prost::bytes::Bytes;
 
-use super::read::{Positions, put_condition, put_span, put_uuid};
+use super::read::{Positions, put_condition, put_seat, put_span, put_uuid};
 use super::settings::put_settings;
 use super::status::put_status;
 use super::verdict::put_verdict;
@@ -30,6 +30,16 @@ pub(super) fn put_part(
             revision: meta.revision,
             clock_ms: meta.clock.0,
             last_grant: meta.last_grant.0,
+            last_master: meta.last_master,
+            level: meta.level,
+        }),
+        Part::Master(master) => Stored::Master(stored::SnapshotMaster {
+            node: master.node,
+            address: master.address.clone(),
+            seat: put_seat(master.seat),
+            replaces: master.replaces,
+            added_ms: master.added.0,
+            revision: master.revision,
         }),
         Part::Role(role) => Stored::Role(stored::SnapshotRole {
             path: role.path.as_str().to_owned(),

@@ -421,6 +421,9 @@ impl LeaderTerm {
             | Command::WriteStore { .. }
             | Command::SetRole { .. }
             | Command::RemoveRole { .. }
+            | Command::SetMaster(_)
+            | Command::RemoveMaster { .. }
+            | Command::RaiseLevel { .. }
             | Command::Tick => {}
         }
     }

@@ -65,8 +65,9 @@ impl Stale {
             Change::Claim(framework, claim) => {
                 self.claims.insert((*framework, claim.clone()));
             }
-            // A run's part in the view is its agent's, its framework's and its claim's.
-            Change::Run(..) => {}
+            // A run's part in the view is its agent's, its framework's and its claim's; masters
+            // offer nothing of their own.
+            Change::Run(..) | Change::Master(_) => {}
         }
     }
 

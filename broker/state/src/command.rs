@@ -9,6 +9,8 @@ use mete_model::{
     Span, Status, TaskPhase, TaskSpec, Timestamp,
 };
 
+use crate::record::Seat;
+
 /// A command and the time its leader stamped it with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamped {
@@ -159,8 +161,37 @@ pub enum Command {
         /// Who said so.
         actor: String,
     },
+    /// A master is named, or something of it has changed. The membership follows.
+    SetMaster(SetMaster),
+    /// A master has left: its record goes, its node id is never used again.
+    RemoveMaster {
+        /// Its node id.
+        node: u64,
+        /// Who said so.
+        actor: String,
+    },
+    /// Every master knows this level: commands behave by it from here on.
+    RaiseLevel {
+        /// Rises by any number; a lower one changes nothing.
+        level: u32,
+    },
     /// Time alone: history ages, tombstones lapse.
     Tick,
+}
+
+/// A master as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetMaster {
+    /// Its node id: a known one, or one above every id there ever was.
+    pub node: u64,
+    /// `host:port`, no other master's.
+    pub address: String,
+    /// What its seat shall be.
+    pub seat: Seat,
+    /// A known master that leaves in the very step that gives this one its vote; 0 = none.
+    pub replaces: u64,
+    /// Who said so.
+    pub actor: String,
 }
 
 impl Command {
@@ -187,6 +218,9 @@ impl Command {
             | Self::RemoveFramework { .. }
             | Self::SetRole { .. }
             | Self::RemoveRole { .. }
+            | Self::SetMaster(_)
+            | Self::RemoveMaster { .. }
+            | Self::RaiseLevel { .. }
             | Self::Tick => None,
         }
     }

@@ -59,6 +59,11 @@ impl State {
     pub fn digest(&self) -> u64 {
         let mut hash = Fnv::new();
         self.meta.hash(&mut hash);
+        // Of a state from before masters were named this part is empty, and so is its hash: a
+        // snapshot of that time keeps its digest.
+        if self.meta.last_master > 0 {
+            feed(&mut hash, self.masters.values());
+        }
         feed(&mut hash, self.roles.values());
         feed(&mut hash, self.agents.values());
         feed(&mut hash, self.frameworks.values());

@@ -180,4 +180,6 @@ pub enum Change {
     Claim(FrameworkId, ClaimId),
     /// A run: phase, statuses, kill; in history when it is over and acknowledged.
     Run(FrameworkId, RunId),
+    /// A master, by node id: address, what its seat shall be.
+    Master(u64),
 }

@@ -13,6 +13,8 @@
 //! - **I6**: every index and count equals one rebuilt from the records.
 //! - **I7**: each grant is behind one run, and counted.
 //! - **I8**: history and memories are within their bounds.
+//! - **I9**: no two masters have one address, each one's id is at most the highest ever given, and
+//!   each that replaces another replaces a known one.
 //!
 //! A violation is a defect of ours, never of the input: the caller raises an alarm and makes no new
 //! offers, and goes on.
@@ -57,6 +59,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     indexes(state, &mut found);
     grants(state, &mut found);
     bounds(state, &mut found);
+    masters(state, &mut found);
     found.0
 }
 
@@ -69,6 +72,21 @@ impl Found {
             let detail = detail();
             self.0.push(Violation { invariant, detail });
         }
+    }
+}
+
+fn masters(state: &State, found: &mut Found) {
+    let mut addresses: BTreeSet<&str> = BTreeSet::new();
+    for (node, master) in &state.masters {
+        found.expect(addresses.insert(&master.address), "I9", || {
+            format!("{} is the address of two masters", master.address)
+        });
+        let known = master.replaces == 0 || state.masters.contains_key(&master.replaces);
+        let counted = *node == master.node && *node <= state.meta.last_master;
+        found.expect(known && counted, "I9", || {
+            let last = state.meta.last_master;
+            format!("master {node} with the last id {last} is {master:?}")
+        });
     }
 }
 

@@ -12,6 +12,10 @@ pub const ROLES_OF_A_FRAMEWORK: usize = 1_000;
 pub const FRAMEWORKS: usize = 100_000;
 /// Roles in all.
 pub const ROLES: usize = 100_000;
+/// Masters in all, those on their way in or out included.
+pub const MASTERS: usize = 15;
+/// Bytes of a master's address.
+pub const LONGEST_ADDRESS: usize = 300;
 /// Agents in all, gone ones included.
 pub const AGENTS: usize = 200_000;
 /// Devices of one agent.

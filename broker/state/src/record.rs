@@ -3,6 +3,7 @@
 //!
 //! Every record carries the `revision` (log index) of its last change.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use mete_model::{
@@ -15,7 +16,7 @@ use crate::effect::Verdict;
 use crate::texts::Texts;
 
 /// What belongs to no object: where the log is, the clock, the counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Log index of the last command that was applied.
     pub revision: u64,
@@ -23,6 +24,50 @@ pub struct Meta {
     pub clock: Timestamp,
     /// The last grant that was given.
     pub last_grant: GrantId,
+    /// The highest node id any master ever had; none is given twice.
+    pub last_master: u64,
+    /// Which behaviour the commands have: raised when every master has a release that knows it.
+    pub level: u32,
+}
+
+impl Hash for Meta {
+    /// What a later release has added counts only when it is used, so that a snapshot of an earlier
+    /// one keeps its digest.
+    fn hash<H: Hasher>(&self, hash: &mut H) {
+        (self.revision, self.clock, self.last_grant).hash(hash);
+        if (self.last_master, self.level) != (0, 0) {
+            (self.last_master, self.level).hash(hash);
+        }
+    }
+}
+
+/// One of the masters: where it listens, and what its seat shall be. The seat it has at the moment
+/// is the replica's knowledge, not the state's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Master {
+    /// Its node id, never used again after it has left.
+    pub node: u64,
+    /// Where the others and clients dial it, `host:port`.
+    pub address: String,
+    /// What its seat shall be.
+    pub seat: Seat,
+    /// A master that leaves in the very step that gives this one its vote; 0 = none.
+    pub replaces: u64,
+    /// When it was first named.
+    pub added: Timestamp,
+    /// Of the last change.
+    pub revision: u64,
+}
+
+/// What a master's seat shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Seat {
+    /// Receives the log and has no vote.
+    Learner,
+    /// Has a vote as soon as it has caught up.
+    Voter,
+    /// Is on its way out.
+    Leaving,
 }
 
 /// A machine.

@@ -10,7 +10,8 @@ use mete_model::{AgentId, FrameworkId, Resources};
 use crate::apply;
 use crate::command::AgentCondition;
 use crate::record::{
-    Agent, ClaimRecord, EndedRun, Framework, Meta, Role, Run, StoreRecord, StoredVerdict, Tombstone,
+    Agent, ClaimRecord, EndedRun, Framework, Master, Meta, Role, Run, StoreRecord, StoredVerdict,
+    Tombstone,
 };
 use crate::state::State;
 
@@ -20,6 +21,8 @@ use crate::state::State;
 pub enum Part {
     /// Always the first, once.
     Meta(Meta),
+    /// A master.
+    Master(Master),
     /// A role.
     Role(Role),
     /// An agent.
@@ -87,6 +90,7 @@ impl State {
             .values()
             .flat_map(|calls| calls.verdicts.values());
         std::iter::once(Part::Meta(self.meta.clone()))
+            .chain(self.masters.values().cloned().map(Part::Master))
             .chain(self.roles.values().cloned().map(Part::Role))
             .chain(self.agents.values().cloned().map(Part::Agent))
             .chain(self.frameworks.values().cloned().map(Part::Framework))
@@ -126,6 +130,10 @@ impl State {
     fn restore(&mut self, part: Part) -> Result<(), BadParts> {
         match part {
             Part::Meta(_) => Err(BadParts::SecondMeta),
+            Part::Master(master) => {
+                let before = self.masters.insert(master.node, master);
+                once(before.is_none(), "a master")
+            }
             Part::Role(role) => {
                 let key = role.path.clone();
                 once(self.roles.insert(key, role).is_none(), "a role")

@@ -12,8 +12,8 @@ use mete_model::{
 };
 
 use crate::apply::{
-    Plan, Turn, acknowledge, agents, calls, demand, frameworks, kill, launch, roles, status, store,
-    teardown, tick,
+    Plan, Turn, acknowledge, agents, calls, demand, frameworks, kill, launch, masters, roles,
+    status, store, teardown, tick,
 };
 use crate::command::{AdmitAgent, Command, Stamped};
 use crate::due::Lapses;
@@ -21,7 +21,8 @@ use crate::effect::{Outcome, Verdict};
 use crate::history::History;
 use crate::ledger::Ledger;
 use crate::record::{
-    Agent, ClaimRecord, EndedRun, Framework, Meta, Role, Run, StoreRecord, StoredVerdict, Tombstone,
+    Agent, ClaimRecord, EndedRun, Framework, Master, Meta, Role, Run, Seat, StoreRecord,
+    StoredVerdict, Tombstone,
 };
 use crate::rejection::Rejection;
 use crate::specs::Specs;
@@ -63,6 +64,7 @@ pub(crate) struct Store {
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub(crate) meta: Meta,
+    pub(crate) masters: BTreeMap<u64, Master>,
     pub(crate) roles: BTreeMap<RolePath, Role>,
     pub(crate) agents: BTreeMap<AgentId, Agent>,
     pub(crate) frameworks: BTreeMap<FrameworkId, Framework>,
@@ -200,6 +202,18 @@ macro_rules! plan {
                 let $plan = roles::remove($state, path, actor)?;
                 $then
             }
+            Command::SetMaster(set) => {
+                let $plan = masters::set($state, set)?;
+                $then
+            }
+            Command::RemoveMaster { node, actor } => {
+                let $plan = masters::remove($state, *node, actor)?;
+                $then
+            }
+            Command::RaiseLevel { level } => {
+                let $plan = masters::raise_level($state, *level);
+                $then
+            }
             Command::Tick => {
                 let $plan = tick::tick($state, $at);
                 $then
@@ -273,6 +287,52 @@ impl State {
     #[must_use]
     pub fn clock(&self) -> Timestamp {
         self.meta.clock
+    }
+
+    // Masters.
+
+    /// The state of a new cluster whose founders are known by address: the same on all of them.
+    #[must_use]
+    pub fn founded(founders: &BTreeMap<u64, String>) -> Self {
+        let mut state = Self::default();
+        for (node, address) in founders {
+            state.masters.insert(
+                *node,
+                Master {
+                    node: *node,
+                    address: address.clone(),
+                    seat: Seat::Voter,
+                    replaces: 0,
+                    added: Timestamp::default(),
+                    revision: 0,
+                },
+            );
+            state.meta.last_master = state.meta.last_master.max(*node);
+        }
+        state
+    }
+
+    /// All masters that are named, by node id.
+    pub fn masters(&self) -> impl Iterator<Item = &Master> {
+        self.masters.values()
+    }
+
+    /// One master.
+    #[must_use]
+    pub fn master(&self, node: u64) -> Option<&Master> {
+        self.masters.get(&node)
+    }
+
+    /// The highest node id any master ever had.
+    #[must_use]
+    pub fn last_master(&self) -> u64 {
+        self.meta.last_master
+    }
+
+    /// Which behaviour the commands have.
+    #[must_use]
+    pub fn level(&self) -> u32 {
+        self.meta.level
     }
 
     // Agents.

@@ -19,8 +19,12 @@ use std::path::Path;
 
 use goldenscript::{Argument, Context};
 use mete_model::{ClaimId, Code, FrameworkId, Resources, RolePath, RunId, Span, TaskPhase};
-use mete_state::command::{AdmitAgent, HeldRun, Launch, StoreDelete, StorePut, Subscribe};
-use mete_state::{AgentCondition, Caller, Command, Outcome, Rejection, StoreVerdict, Verdict};
+use mete_state::command::{
+    AdmitAgent, HeldRun, Launch, SetMaster, StoreDelete, StorePut, Subscribe,
+};
+use mete_state::{
+    AgentCondition, Caller, Command, Outcome, Rejection, Seat, StoreVerdict, Verdict,
+};
 use support::{
     Cluster, agent_id, claim, claim_id, device, framework_id, machine, node_key, resources, role,
     run_id, settings, status, task, want,
@@ -212,6 +216,24 @@ impl Script {
                 path: role(&args.words[0]),
                 actor: actor(),
             },
+            "set-master" => Command::SetMaster(SetMaster {
+                node: args.words[0].parse().unwrap(),
+                address: args.get("address").unwrap_or("m:1").to_owned(),
+                seat: match args.get("seat") {
+                    Some("learner") => Seat::Learner,
+                    Some("leaving") => Seat::Leaving,
+                    _ => Seat::Voter,
+                },
+                replaces: args.number("replaces", 0),
+                actor: actor(),
+            }),
+            "remove-master" => Command::RemoveMaster {
+                node: args.words[0].parse().unwrap(),
+                actor: actor(),
+            },
+            "raise-level" => Command::RaiseLevel {
+                level: args.words[0].parse().unwrap(),
+            },
             "tick" => Command::Tick,
             _ => return None,
         })
@@ -334,6 +356,14 @@ impl Script {
                     framework.demand_version,
                 ),
             },
+            "masters" => {
+                let shown = state.masters().map(|master| {
+                    let (node, address, seat) = (master.node, &master.address, master.seat);
+                    format!("{node} {address} {seat:?} replaces {}", master.replaces)
+                });
+                let last = format!("last {} level {}", state.last_master(), state.level());
+                lines(shown.chain([last]))
+            }
             "role" => {
                 let path = role(&args.words[1]);
                 let used = state.used_by_role(&path);

@@ -9,6 +9,7 @@ pub(crate) mod demand;
 pub(crate) mod frameworks;
 pub(crate) mod kill;
 pub(crate) mod launch;
+pub(crate) mod masters;
 pub(crate) mod roles;
 pub(crate) mod runs;
 pub(crate) mod status;

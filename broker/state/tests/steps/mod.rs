@@ -1,8 +1,8 @@
 //! Steps of random sequences: small numbers, and the command that they mean in a state.
 
 use mete_model::{Code, RunId, Span, TaskPhase};
-use mete_state::command::{HeldRun, Launch, StoreDelete, StorePut, Subscribe};
-use mete_state::{AgentCondition, Caller, Command, State};
+use mete_state::command::{HeldRun, Launch, SetMaster, StoreDelete, StorePut, Subscribe};
+use mete_state::{AgentCondition, Caller, Command, Seat, State};
 use proptest::prelude::*;
 
 use crate::support::{
@@ -101,6 +101,14 @@ pub(crate) enum Step {
         weight: u8,
     },
     RemoveRole(u8),
+    SetMaster {
+        node: u8,
+        address: u8,
+        seat: u8,
+        replaces: u8,
+    },
+    RemoveMaster(u8),
+    RaiseLevel(u8),
     Tick,
     Wait(u8),
     Due,
@@ -199,6 +207,11 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => (0..6_u8).prop_map(Step::RemoveFramework),
         2 => (0..4_u8, 0..3_u8).prop_map(|(role, weight)| Step::SetRole { role, weight }),
         1 => (0..4_u8).prop_map(Step::RemoveRole),
+        1 => (0..6_u8, 0..6_u8, 0..3_u8, 0..6_u8).prop_map(
+            |(node, address, seat, replaces)| Step::SetMaster { node, address, seat, replaces }
+        ),
+        1 => (0..6_u8).prop_map(Step::RemoveMaster),
+        1 => (0..3_u8).prop_map(Step::RaiseLevel),
         1 => Just(Step::Tick),
         1 => (0..8_u8).prop_map(Step::Wait),
         2 => Just(Step::Due),
@@ -333,6 +346,25 @@ fn of_operators(state: &State, step: &Step) -> Option<Command> {
         Step::RemoveRole(at) => Command::RemoveRole {
             path: role(ROLES[usize::from(at)]),
             actor,
+        },
+        Step::SetMaster {
+            node,
+            address,
+            seat,
+            replaces,
+        } => Command::SetMaster(SetMaster {
+            node: u64::from(node),
+            address: format!("m{address}:7443"),
+            seat: [Seat::Learner, Seat::Voter, Seat::Leaving][usize::from(seat)],
+            replaces: u64::from(replaces),
+            actor,
+        }),
+        Step::RemoveMaster(node) => Command::RemoveMaster {
+            node: u64::from(node),
+            actor,
+        },
+        Step::RaiseLevel(level) => Command::RaiseLevel {
+            level: u32::from(level),
         },
         _ => return None,
     })
