@@ -1,5 +1,6 @@
 //! The settings of one master process, checked once.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use mete_model::Span;
@@ -17,6 +18,10 @@ pub struct Config {
     pub node: u64,
     /// All founders of the cluster, this one included. Used only when the store is new.
     pub founders: Vec<u64>,
+    /// Where each founder is dialled; empty for a cluster of one, which says so itself.
+    pub masters: BTreeMap<u64, String>,
+    /// The highest level of commands that this master may agree to.
+    pub level: u32,
     /// What clients are told to dial, `host:port`; empty = the address of the first listener.
     pub advertise: String,
     /// Permits listeners that are not loopback although nothing is encrypted yet.
@@ -105,6 +110,8 @@ impl Config {
             storage,
             node: 1,
             founders: vec![1],
+            masters: BTreeMap::new(),
+            level: mete_state::LEVEL,
             advertise: String::new(),
             insecure: false,
             timing: Timing::default(),

@@ -11,6 +11,7 @@ use mete_state::command::{AdmitAgent, FrameworkSettings};
 use tokio::sync::oneshot;
 
 use crate::master::Master;
+use crate::replica::Received;
 use crate::request::{Refusal, Reply, Request};
 use crate::session::agent::AgentOutbox;
 use crate::session::framework::FrameworkOutbox;
@@ -130,10 +131,56 @@ pub enum Event {
         /// The stream.
         stream: StreamId,
     },
+    /// Another master has connected here and said who it is.
+    PeerHello(PeerFacts),
+    /// Frames of another master, in order; their length is checked.
+    PeerFrames {
+        /// Who sent them.
+        from: u64,
+        /// Each for the replica.
+        frames: Vec<Vec<u8>>,
+    },
+    /// Nothing reaches that master at the moment.
+    PeerUnreachable {
+        /// Its node id.
+        node: u64,
+    },
+    /// The sending of a snapshot has ended.
+    SnapshotSent {
+        /// The receiving master.
+        to: u64,
+        /// It has it whole.
+        finished: bool,
+    },
+    /// A snapshot has arrived whole from the leader.
+    SnapshotReceived {
+        /// The file and its announcement.
+        received: Box<Received>,
+        /// Told after the turn that took it in.
+        taken: oneshot::Sender<()>,
+    },
+    /// A member says that this master was taken out of the cluster.
+    RemovedByPeer {
+        /// Who says so.
+        by: u64,
+    },
     /// A look at the loop between two turns.
     Look(Look),
     /// The process is about to end: flush, say goodbye, take no new calls.
     Stop,
+}
+
+/// What a master says of itself to another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFacts {
+    /// Its node id.
+    pub node: u64,
+    /// Where it is dialled, `host:port`.
+    pub address: String,
+    /// Its release.
+    pub version: String,
+    /// The highest level its release knows.
+    pub level: u32,
 }
 
 /// A look at the loop; runs on the loop's thread, so it must be short.
@@ -177,6 +224,16 @@ impl fmt::Debug for Event {
             } => write!(f, "Subscribe({stream:?}, {})", request.name),
             Self::StreamDrained { stream } => write!(f, "StreamDrained({stream:?})"),
             Self::StreamClosed { stream } => write!(f, "StreamClosed({stream:?})"),
+            Self::PeerHello(facts) => write!(f, "PeerHello({})", facts.node),
+            Self::PeerFrames { from, frames } => {
+                write!(f, "PeerFrames({from}, {})", frames.len())
+            }
+            Self::PeerUnreachable { node } => write!(f, "PeerUnreachable({node})"),
+            Self::SnapshotSent { to, finished } => write!(f, "SnapshotSent({to}, {finished})"),
+            Self::SnapshotReceived { received, .. } => {
+                write!(f, "SnapshotReceived({})", received.manifest.file)
+            }
+            Self::RemovedByPeer { by } => write!(f, "RemovedByPeer({by})"),
             Self::Look(_) => f.write_str("Look"),
             Self::Stop => f.write_str("Stop"),
         }

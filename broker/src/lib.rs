@@ -27,6 +27,7 @@ pub mod output;
 pub mod replica;
 pub mod request;
 pub mod rpc;
+pub mod seats;
 pub mod security;
 pub mod server;
 pub mod session;

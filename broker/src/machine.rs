@@ -4,6 +4,7 @@
 //! microseconds at the most. An entry that cannot be decoded ends the process: a replica that skips
 //! a committed command is no replica any more.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -39,6 +40,15 @@ impl StateMachine {
     pub fn new() -> Self {
         Self {
             state: Arc::new(RwLock::new(State::new())),
+        }
+    }
+
+    /// The machine of a new cluster whose founders are known by address: the same on all of them.
+    /// On a store that is not new it is replaced by what is there.
+    #[must_use]
+    pub fn founding(founders: &BTreeMap<u64, String>) -> Self {
+        Self {
+            state: Arc::new(RwLock::new(State::founded(founders))),
         }
     }
 

@@ -5,7 +5,9 @@
 //! outputs after the turn, when the disk has what they promise. All commands of a turn share one
 //! propose and one flush.
 
-use std::collections::{BTreeMap, VecDeque};
+mod peers;
+
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use mete_model::{Code, Span, Timestamp};
@@ -19,12 +21,17 @@ use crate::leader::{self, LeaderTerm, Now, Token, Work};
 use crate::machine::{Done, StateMachine};
 use crate::mint::Mint;
 use crate::output::Output;
-use crate::replica::{self, Input, Outgoing, Progress, Proposal, Replica, Standing};
+use crate::replica::{self, Input, Progress, Proposal, Replica, Standing, Transfer};
 use crate::request::{Leader, Refusal};
+use crate::session::peers::Nobody;
 use crate::store::{Fault, LogStore};
+use peers::{Peers, Stopping};
 
 /// Turns within a turn: commands that follow from what has just applied.
 const MOST_PASSES: usize = 16;
+
+/// Calls and streams that wait for a leader at the most.
+const MOST_HELD: usize = 16_384;
 
 /// When to come again while the disk is full.
 const DISK_FULL_AGAIN: Span = Span::seconds(5);
@@ -69,17 +76,17 @@ pub struct Master {
     timing: Timing,
     mint: Box<dyn Mint>,
     advertised: String,
-    /// Addresses of the other masters, by node id.
-    peers: BTreeMap<u64, String>,
+    peers: Peers,
+    /// The highest level this release knows.
+    level: u32,
     leader: Option<LeaderTerm>,
     /// Calls and streams that wait for a leader, each with the moment it is refused.
     held: VecDeque<(Monotonic, Event)>,
     clock: Clock,
     outputs: Vec<Output>,
-    outgoing: Vec<Outgoing>,
     followers: Vec<Box<dyn Follower>>,
     counters: Counters,
-    stopping: bool,
+    stopping: Stopping,
 }
 
 impl std::fmt::Debug for Master {
@@ -127,7 +134,7 @@ impl Master {
         mint: Box<dyn Mint>,
         advertised: String,
     ) -> Result<Self, replica::OpenError> {
-        let machine = StateMachine::new();
+        let machine = StateMachine::founding(&config.masters);
         let state = machine.shared();
         let mut settings = config.replica.clone();
         settings.founders.clone_from(&config.founders);
@@ -138,15 +145,15 @@ impl Master {
             timing: config.timing,
             mint,
             advertised,
-            peers: BTreeMap::new(),
+            peers: Peers::new(Box::new(Nobody)),
+            level: config.level,
             leader: None,
             held: VecDeque::new(),
             clock: Clock::default(),
             outputs: Vec::new(),
-            outgoing: Vec::new(),
             followers: Vec::new(),
             counters: Counters::default(),
-            stopping: false,
+            stopping: Stopping::No,
         })
     }
 
@@ -173,6 +180,7 @@ impl Master {
         self.look_at_standing(self.replica.standing(), now);
         self.take_events(events, now);
         self.on_time(now);
+        self.tend_masters(now);
         for _ in 0..MOST_PASSES {
             let work = self
                 .leader
@@ -182,14 +190,14 @@ impl Master {
             let more = self.replicate(work, std::mem::take(&mut tick), now)?;
             let offers_more = self.round(now);
             let follows = self.leader.as_ref().is_some_and(LeaderTerm::has_work);
-            if !more && !follows && !offers_more {
+            if !more && !follows && !offers_more && !self.peers.has_work() {
                 break;
             }
         }
         if let Some(leader) = &mut self.leader {
             self.outputs.append(&mut leader.take_outputs());
         }
-        if self.stopping {
+        if self.may_stop(now) {
             self.outputs.push(Output::Stopped);
         }
         Ok(std::mem::take(&mut self.outputs))
@@ -229,7 +237,27 @@ impl Master {
         for event in events {
             match event {
                 Event::Look(look) => (look.0)(self),
-                Event::Stop => self.stopping = true,
+                Event::Stop => self.begin_to_stop(now),
+                Event::PeerHello(facts) => {
+                    self.peers.heard(facts.node, now.monotonic);
+                    self.peers.tell(facts);
+                }
+                Event::PeerFrames { from, mut frames } => {
+                    self.peers.heard(from, now.monotonic);
+                    self.peers.messages.append(&mut frames);
+                }
+                Event::PeerUnreachable { node } => self.peers.unreachable.push(node),
+                Event::SnapshotSent { to, finished } => {
+                    self.peers.transfers.push(Transfer { to, finished });
+                }
+                Event::SnapshotReceived { received, taken } => {
+                    self.peers.received.push(*received);
+                    self.outputs.push(Output::SnapshotTaken { to: taken });
+                }
+                Event::RemovedByPeer { by } => self.removed_by(by),
+                Event::Call { .. } if self.leader.is_some() => {
+                    rest.extend(self.judge_seats(event));
+                }
                 Event::Call { .. }
                 | Event::AgentHello { .. }
                 | Event::AgentStatuses { .. }
@@ -281,6 +309,10 @@ impl Master {
         if let Some(node) = elsewhere {
             let refusal = self.not_leader(Some(node), standing.term);
             self.outputs.extend(leader::refuse_event(event, &refusal));
+        } else if self.held.len() >= MOST_HELD {
+            let detail = format!("no master leads, and {MOST_HELD} calls wait for one already");
+            let refusal = Refusal::new(Code::NoLeader, detail);
+            self.outputs.extend(leader::refuse_event(event, &refusal));
         } else if leader::may_be_held(&event) {
             let until = now.monotonic.after(self.timing.hold.0);
             self.held.push_back((until, event));
@@ -288,10 +320,8 @@ impl Master {
     }
 
     fn not_leader(&self, leader: Option<u64>, term: u64) -> Refusal {
-        let address = leader
-            .and_then(|node| self.peers.get(&node))
-            .cloned()
-            .unwrap_or_default();
+        let address = leader.and_then(|node| self.peers.address(node));
+        let address = address.unwrap_or_default().to_owned();
         let detail = match leader {
             Some(node) if address.is_empty() => {
                 format!("this master does not lead; master {node} leads term {term}")
@@ -311,16 +341,19 @@ impl Master {
         if !proposals.is_empty() {
             self.counters.flushes = self.counters.flushes.saturating_add(1);
         }
-        let input = Input {
+        let mut input = Input {
             tick,
             proposals,
             reads: work.reads,
             ..Input::default()
         };
-        let outgoing = &mut self.outgoing;
+        let wants_change = self.peers.wants_change();
+        let token = wants_change.then(|| self.leader.as_mut().map(LeaderTerm::next_token));
+        self.peers.fill(&mut input, token.flatten());
+        let peers = &mut self.peers;
         let (progress, more) = self
             .replica
-            .step(input, &mut |message| outgoing.push(message))?;
+            .step(input, &mut |outgoing| peers.send(outgoing))?;
         self.digest(progress, now);
         Ok(more)
     }
@@ -430,12 +463,9 @@ impl Master {
         }
         if let Some(leader) = self.leader.take() {
             tracing::info!(term = leader.term(), "leads no more");
-            let address = standing
-                .leader
-                .and_then(|node| self.peers.get(&node))
-                .cloned();
+            let address = standing.leader.and_then(|node| self.peers.address(node));
             self.outputs.extend(leader.end(Leader {
-                address: address.unwrap_or_default(),
+                address: address.unwrap_or_default().to_owned(),
                 term: standing.term,
             }));
         }
@@ -507,11 +537,6 @@ impl Master {
     #[must_use]
     pub fn timing(&self) -> Timing {
         self.timing
-    }
-
-    /// Messages for other masters since the last call.
-    pub fn take_outgoing(&mut self) -> Vec<Outgoing> {
-        std::mem::take(&mut self.outgoing)
     }
 }
 

@@ -4,6 +4,7 @@
 //! the disk has it.
 
 use mete_model::FrameworkId;
+use tokio::sync::oneshot;
 
 use crate::event::{ReplyTo, SubscribeTo};
 use crate::request::{Refusal, Reply};
@@ -24,6 +25,16 @@ pub enum Output {
         to: SubscribeTo,
         /// The framework's id, or why not.
         answer: Result<FrameworkId, Refusal>,
+    },
+    /// A received snapshot was taken in, or found out of date.
+    SnapshotTaken {
+        /// Who waits for it.
+        to: oneshot::Sender<()>,
+    },
+    /// This master was taken out of its cluster, as a member says: the process ends.
+    Removed {
+        /// Who says so.
+        by: u64,
     },
     /// The loop has flushed and ends.
     Stopped,

@@ -194,6 +194,30 @@ pub enum OperatorAction {
         /// Which.
         offers: Vec<OfferId>,
     },
+    /// A master named, so that it may join.
+    AddMaster {
+        /// `host:port`.
+        address: String,
+        /// Gets no vote by itself.
+        learner: bool,
+        /// A voter that leaves when this one gets its vote.
+        replaces: Option<u64>,
+    },
+    /// A vote for a master that was added without one.
+    PromoteMaster {
+        /// Its node id.
+        node: u64,
+    },
+    /// A master taken out, for ever.
+    RemoveMaster {
+        /// Its node id.
+        node: u64,
+    },
+    /// The leadership given to another voter.
+    HandOver {
+        /// Its node id; `None` = any that has everything.
+        to: Option<u64>,
+    },
     /// A node that never comes back.
     RemoveNode {
         /// Which.
@@ -216,6 +240,11 @@ pub enum Reply {
     Offers {
         /// `OK`, `OFFER_EXPIRED`, `OFFER_RESCINDED` or `NOT_FOUND`.
         verdicts: Vec<ItemVerdict>,
+    },
+    /// The leadership goes to this master, unless it dies meanwhile.
+    HandedOver {
+        /// Its node id.
+        to: u64,
     },
     /// Reads of the applied state from this revision on are linearizable.
     ReadAt {

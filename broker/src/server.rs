@@ -420,7 +420,8 @@ fn carry_out(outputs: Vec<Output>) -> bool {
         match output {
             Output::Reply { to, answer } => drop(to.send(answer)),
             Output::Subscribed { to, answer } => drop(to.send(answer)),
-            Output::Stopped => stopped = true,
+            Output::SnapshotTaken { to } => drop(to.send(())),
+            Output::Removed { .. } | Output::Stopped => stopped = true,
         }
     }
     stopped

@@ -33,7 +33,10 @@ pub async fn explain(
     let subject = read(&request)?;
     // Only the leader knows why: this also says who that is.
     match handle.call(Request::ReadPoint).await? {
-        Reply::ReadAt { .. } | Reply::Applied { .. } | Reply::Offers { .. } => {}
+        Reply::ReadAt { .. }
+        | Reply::Applied { .. }
+        | Reply::Offers { .. }
+        | Reply::HandedOver { .. } => {}
     }
     let name = request.name.as_str();
     match subject {

@@ -35,6 +35,8 @@ pub(super) enum Waiting {
     Statuses { link: LinkId, count: u64 },
     /// Something that time made necessary.
     Due,
+    /// Something that the loop itself wants.
+    Own,
     /// Nobody.
     Nobody,
 }
@@ -169,6 +171,7 @@ impl LeaderTerm {
             // The agent keeps them, and sends them again on a new stream.
             Waiting::Statuses { link, .. } => self.admission_refused(link, refusal),
             Waiting::Due => self.due_on_the_way = self.due_on_the_way.saturating_sub(1),
+            Waiting::Own => self.own_on_the_way = self.own_on_the_way.saturating_sub(1),
             Waiting::Nobody => {}
         }
     }
@@ -197,7 +200,11 @@ impl LeaderTerm {
             // A read changes nothing: it may be asked of the next leader.
             Waiting::Read { reply } => self.answer_all([reply], &Err(why.clone())),
             Waiting::Subscribe(opening) => self.refuse_stream(opening, why.clone()),
-            Waiting::Admit { .. } | Waiting::Statuses { .. } | Waiting::Due | Waiting::Nobody => {}
+            Waiting::Admit { .. }
+            | Waiting::Statuses { .. }
+            | Waiting::Due
+            | Waiting::Own
+            | Waiting::Nobody => {}
         }
     }
 
@@ -244,6 +251,7 @@ impl LeaderTerm {
             },
             Waiting::Read { reply } => self.read_of(reply, revision),
             Waiting::Due => self.due_on_the_way = self.due_on_the_way.saturating_sub(1),
+            Waiting::Own => self.own_on_the_way = self.own_on_the_way.saturating_sub(1),
             Waiting::Nobody => {}
         }
     }

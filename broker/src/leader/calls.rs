@@ -447,8 +447,10 @@ impl LeaderTerm {
             self.answer_all(vec![reply], &Ok(Reply::Offers { verdicts }));
             return;
         }
-        let Some(command) = operator_command(actor, action) else {
-            return;
+        let command = match operator_command(state, actor, action) {
+            Ok(Some(command)) => command,
+            Ok(None) => return,
+            Err(refusal) => return self.refuse_all(vec![reply], &refusal),
         };
         let revision = state.revision();
         let (command, checked) = self.check(state, command, now);

@@ -128,6 +128,8 @@ pub struct LeaderTerm {
     outputs: Vec<Output>,
     /// Commands of time's on their way: not asked for again until they have applied.
     due_on_the_way: usize,
+    /// Commands of the loop's own on their way.
+    own_on_the_way: usize,
     due_again: Monotonic,
     slow_again: Monotonic,
     counters: Counters,
@@ -181,6 +183,7 @@ impl LeaderTerm {
             work: Work::default(),
             outputs: Vec::new(),
             due_on_the_way: 0,
+            own_on_the_way: 0,
             due_again: now.monotonic,
             slow_again: now.monotonic,
             counters: Counters::default(),
@@ -212,7 +215,30 @@ impl LeaderTerm {
             Event::StreamDrained { stream } => self.stream_drained(stream, state),
             Event::StreamClosed { stream } => self.stream_closed(stream, state, now),
             // The loop's own.
-            Event::Look(_) | Event::Stop => {}
+            Event::PeerHello(_)
+            | Event::PeerFrames { .. }
+            | Event::PeerUnreachable { .. }
+            | Event::SnapshotSent { .. }
+            | Event::SnapshotReceived { .. }
+            | Event::RemovedByPeer { .. }
+            | Event::Look(_)
+            | Event::Stop => {}
+        }
+    }
+
+    /// Logs something that the loop itself wants, unless it changes nothing or one such thing is on
+    /// its way.
+    pub fn log_own(&mut self, command: Command, state: &State, now: Now) {
+        if self.own_on_the_way > 0 {
+            return;
+        }
+        match self.check(state, command, now) {
+            (command, Ok(mete_state::Preview::Change)) => {
+                self.own_on_the_way = self.own_on_the_way.saturating_add(1);
+                self.log(command, now, Waiting::Own);
+            }
+            (_, Ok(_)) => {}
+            (command, Err(refusal)) => tracing::debug!(?command, %refusal, "not logged"),
         }
     }
 
@@ -281,7 +307,8 @@ impl LeaderTerm {
         token
     }
 
-    fn next_token(&mut self) -> Token {
+    /// A token that no other thing of this process has.
+    pub(crate) fn next_token(&mut self) -> Token {
         self.last_token = self.last_token.saturating_add(1);
         self.last_token
     }
@@ -390,6 +417,12 @@ pub(crate) fn refuse_event(event: Event, why: &Refusal) -> Option<Output> {
         | Event::AgentClosed { .. }
         | Event::StreamDrained { .. }
         | Event::StreamClosed { .. }
+        | Event::PeerHello(_)
+        | Event::PeerFrames { .. }
+        | Event::PeerUnreachable { .. }
+        | Event::SnapshotSent { .. }
+        | Event::SnapshotReceived { .. }
+        | Event::RemovedByPeer { .. }
         | Event::Look(_)
         | Event::Stop => None,
     }
@@ -407,6 +440,12 @@ pub(crate) fn may_be_held(event: &Event) -> bool {
         | Event::AgentClosed { .. }
         | Event::StreamDrained { .. }
         | Event::StreamClosed { .. }
+        | Event::PeerHello(_)
+        | Event::PeerFrames { .. }
+        | Event::PeerUnreachable { .. }
+        | Event::SnapshotSent { .. }
+        | Event::SnapshotReceived { .. }
+        | Event::RemovedByPeer { .. }
         | Event::Look(_)
         | Event::Stop => false,
     }

@@ -5,8 +5,8 @@
 //! panic at the commit would end every master, again and again.
 
 use mete_model::{AgentId, Code};
-use mete_state::command::HeldRun;
-use mete_state::{Caller, Command, Preview, Stamped, State, Verdict};
+use mete_state::command::{HeldRun, SetMaster};
+use mete_state::{Caller, Command, Preview, Seat, Stamped, State, Verdict};
 
 use super::{LeaderTerm, Now};
 use crate::request::{FrameworkAction, OperatorAction, Refusal};
@@ -110,8 +110,15 @@ pub(super) fn framework_command(caller: Caller, action: FrameworkAction) -> Opti
 }
 
 /// The command of an operator's action; `None` for those that change no replicated thing.
-pub(super) fn operator_command(actor: String, action: OperatorAction) -> Option<Command> {
-    Some(match action {
+///
+/// # Errors
+/// `NOT_FOUND` for a master that is not named.
+pub(super) fn operator_command(
+    state: &State,
+    actor: String,
+    action: OperatorAction,
+) -> Result<Option<Command>, Refusal> {
+    Ok(Some(match action {
         OperatorAction::SetRole { path, weight_milli } => Command::SetRole {
             path,
             weight_milli,
@@ -142,8 +149,59 @@ pub(super) fn operator_command(actor: String, action: OperatorAction) -> Option<
             Command::RemoveFramework { framework, actor }
         }
         OperatorAction::RemoveNode { agent } => Command::RemoveAgent { agent, actor },
-        OperatorAction::RescindOffers { .. } => return None,
+        OperatorAction::AddMaster {
+            address,
+            learner,
+            replaces,
+        } => added_master(state, address, learner, replaces, actor),
+        OperatorAction::PromoteMaster { node } => reseated(state, node, Seat::Voter, actor)?,
+        OperatorAction::RemoveMaster { node } => reseated(state, node, Seat::Leaving, actor)?,
+        // Judged by the loop, which knows the members.
+        OperatorAction::HandOver { .. } | OperatorAction::RescindOffers { .. } => return Ok(None),
+    }))
+}
+
+/// A new master gets the next node id; one that is known by its address keeps its own, so that the
+/// call may be repeated.
+fn added_master(
+    state: &State,
+    address: String,
+    learner: bool,
+    replaces: Option<u64>,
+    actor: String,
+) -> Command {
+    let seat = if learner { Seat::Learner } else { Seat::Voter };
+    let mut masters = state.masters();
+    let known = masters.find(|master| master.address == address && master.seat == seat);
+    let next = state.last_master().saturating_add(1);
+    Command::SetMaster(SetMaster {
+        node: known.map_or(next, |master| master.node),
+        address,
+        seat,
+        replaces: replaces.unwrap_or_else(|| known.map_or(0, |master| master.replaces)),
+        actor,
     })
+}
+
+fn reseated(state: &State, node: u64, seat: Seat, actor: String) -> Result<Command, Refusal> {
+    let master = state.master(node).ok_or_else(|| {
+        let known: Vec<String> = state
+            .masters()
+            .map(|known| known.node.to_string())
+            .collect();
+        let known = known.join(", ");
+        Refusal::new(
+            Code::NotFound,
+            format!("no master {node} is known; known are {known}"),
+        )
+    })?;
+    Ok(Command::SetMaster(SetMaster {
+        node,
+        address: master.address.clone(),
+        seat,
+        replaces: master.replaces,
+        actor,
+    }))
 }
 
 /// What the state says that an agent holds.

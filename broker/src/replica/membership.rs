@@ -13,6 +13,15 @@ pub enum Change {
     Promote(u64),
     /// Take the node out. Its id is never used again.
     Remove(u64),
+    /// Give a learner its vote and take a voter out, in one step that needs both majorities.
+    Replace {
+        /// The learner that has caught up.
+        enters: u64,
+        /// The voter that goes.
+        leaves: u64,
+    },
+    /// End a step that needs two majorities and was left open by a leader that is gone.
+    Settle,
 }
 
 /// The members at one index of the log.
@@ -47,21 +56,37 @@ impl Members {
     /// # Errors
     /// A fragment for the operator.
     pub fn check(&self, change: Change) -> Result<(), &'static str> {
-        let node = match change {
-            Change::AddLearner(node) | Change::Promote(node) | Change::Remove(node) => node,
-        };
-        let (voter, learner) = (self.voters.contains(&node), self.learners.contains(&node));
-        match change {
-            _ if self.changing => Err("another change is not finished"),
-            Change::AddLearner(0) => Err("node id 0 is nobody"),
-            Change::AddLearner(_) if voter || learner => Err("that node is a member already"),
-            Change::Promote(_) if !learner => Err("only a learner can be given a vote"),
-            Change::Remove(_) if !voter && !learner => Err("that node is no member"),
-            Change::Remove(_) if voter && self.voters.len() == 1 => {
-                Err("the last voter cannot be removed")
-            }
-            Change::AddLearner(_) | Change::Promote(_) | Change::Remove(_) => Ok(()),
+        let voter = |node: u64| self.voters.contains(&node);
+        let learner = |node: u64| self.learners.contains(&node);
+        let refuse = |refused: bool, why: &'static str| if refused { Err(why) } else { Ok(()) };
+        if change == Change::Settle {
+            return refuse(!self.changing, "no change is open");
         }
+        refuse(self.changing, "another change is not finished")?;
+        match change {
+            Change::AddLearner(node) => {
+                refuse(node == 0, "node id 0 is nobody")?;
+                let member = voter(node) || learner(node);
+                refuse(member, "that node is a member already")
+            }
+            Change::Promote(node) => refuse(!learner(node), "only a learner can be given a vote"),
+            Change::Remove(node) => {
+                refuse(!voter(node) && !learner(node), "that node is no member")?;
+                let last = voter(node) && self.voters.len() == 1;
+                refuse(last, "the last voter cannot be removed")
+            }
+            Change::Replace { enters, leaves } => {
+                refuse(!learner(enters), "only a learner can be given a vote")?;
+                refuse(!voter(leaves), "only a voter can be replaced")
+            }
+            Change::Settle => Ok(()),
+        }
+    }
+
+    /// True if the node has a vote or receives the log.
+    #[must_use]
+    pub fn has(&self, node: u64) -> bool {
+        self.voters.contains(&node) || self.learners.contains(&node)
     }
 }
 
@@ -94,5 +119,21 @@ mod tests {
         assert!(three().check(Change::AddLearner(5)).is_err());
         assert!(alone.check(Change::Remove(3)).is_err());
         assert!(three().check(Change::Remove(3)).is_ok());
+        let replace = |enters, leaves| three().check(Change::Replace { enters, leaves });
+        assert!(replace(12, 3).is_ok());
+        assert!(replace(5, 3).is_err());
+        assert!(replace(12, 77).is_err());
+    }
+
+    #[test]
+    fn in_the_middle_of_a_change_only_its_end_may_be_asked_for() {
+        let open = Members {
+            changing: true,
+            ..three()
+        };
+
+        assert!(open.check(Change::Settle).is_ok());
+        assert!(open.check(Change::Remove(3)).is_err());
+        assert!(three().check(Change::Settle).is_err());
     }
 }

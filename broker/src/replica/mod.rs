@@ -29,14 +29,14 @@ pub use config::{Config, Encoding, Timers};
 pub use machine::{Image, Machine, RestoreError};
 pub use open::OpenError;
 pub use turn::{
-    Applied, Input, Outgoing, Progress, Proposal, Received, Refusal, Role, Standing, Token,
+    Applied, Input, Outgoing, Peer, Progress, Proposal, Received, Refusal, Role, Standing, Token,
     Transfer,
 };
 pub use wire::{FRAME_LIMIT, FrameError};
 
 use raft::{RawNode, StateRole};
 
-use crate::store::{self, Fault, HardState, Identity, LogStore, Manifest};
+use crate::store::{self, Fault, HardState, Identity, LogStore, Manifest, Origin};
 use membership::{Change, Members};
 use snapshot::Snapshots;
 use tail::Tail;
@@ -286,7 +286,7 @@ impl<M: Machine> Replica<M> {
                 term,
                 membership,
             };
-            let writer = self.store.snapshot_writer(&at)?;
+            let writer = self.store.snapshot_writer(&at, Origin::Made)?;
             self.snapshots
                 .begin(self.machine.image(), writer, self.config.encoding);
         }
@@ -358,6 +358,42 @@ impl<M: Machine> Replica<M> {
         &self.members
     }
 
+    /// How far the other members are, as a leader sees it; nothing anywhere else.
+    #[must_use]
+    pub fn peers(&self) -> Vec<Peer> {
+        if !self.leads() {
+            return Vec::new();
+        }
+        let own = self.identity.node;
+        let others = self.node.raft.prs().iter().filter(|(id, _)| **id != own);
+        let peers = others.map(|(id, progress)| Peer {
+            node: *id,
+            matched: progress.matched,
+            in_snapshot: progress.state == raft::ProgressState::Snapshot,
+        });
+        let mut peers: Vec<Peer> = peers.collect();
+        peers.sort_unstable_by_key(|peer| peer.node);
+        peers
+    }
+
+    /// Index of the last entry of the log, committed or not.
+    #[must_use]
+    pub fn last_index(&self) -> u64 {
+        self.node.raft.raft_log.last_index()
+    }
+
+    /// Index of the last entry that is known to be committed.
+    #[must_use]
+    pub fn committed(&self) -> u64 {
+        self.node.raft.raft_log.committed
+    }
+
+    /// Index of the first entry that is still kept.
+    #[must_use]
+    pub fn first_index(&self) -> u64 {
+        self.node.store().first()
+    }
+
     /// Index of the last applied entry: the machine's revision.
     #[must_use]
     pub fn applied_index(&self) -> u64 {
@@ -407,7 +443,7 @@ impl<M: Machine> Replica<M> {
             wire::announced(&message).ok_or(FrameError::Kind("something else than a snapshot"))
         });
         match at {
-            Ok(at) => self.store.snapshot_writer(&at).map(Ok),
+            Ok(at) => self.store.snapshot_writer(&at, Origin::Received).map(Ok),
             Err(error) => Ok(Err(error)),
         }
     }

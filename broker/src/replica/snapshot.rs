@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 
 use crate::replica::config::{Config, Encoding};
 use crate::replica::machine::{Image, Machine, RestoreError};
-use crate::store::{Applied, Fault, LogStore, Manifest, SnapshotWriter};
+use crate::store::{Applied, Fault, LogStore, Manifest, Origin, SnapshotWriter};
 
 /// A snapshot that is being encoded, and what counts towards the next one.
 #[derive(Debug, Default)]
@@ -143,7 +143,7 @@ pub(super) fn found<M: Machine>(
         term: 1,
         membership,
     };
-    let manifest = write(&machine.image(), store.snapshot_writer(&at)?)?;
+    let manifest = write(&machine.image(), store.snapshot_writer(&at, Origin::Made)?)?;
     let hard = crate::store::HardState {
         term: 1,
         vote: 0,

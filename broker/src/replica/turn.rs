@@ -161,6 +161,17 @@ pub enum Refusal {
     ChangePending,
 }
 
+/// How far another member is, as the leader sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its node id.
+    pub node: u64,
+    /// Its log equals the leader's up to this index.
+    pub matched: u64,
+    /// It is being sent a snapshot.
+    pub in_snapshot: bool,
+}
+
 /// What a replica is at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

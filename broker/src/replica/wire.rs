@@ -418,16 +418,24 @@ pub(super) fn members(conf: &RaftConfState) -> Members {
 
 /// A membership change as the raft crate wants it.
 pub(super) fn change(change: Change) -> RaftChange {
-    let (kind, node) = match change {
-        Change::AddLearner(node) => (pb::ConfChangeType::AddLearnerNode, node),
-        Change::Promote(node) => (pb::ConfChangeType::AddNode, node),
-        Change::Remove(node) => (pb::ConfChangeType::RemoveNode, node),
+    let single = |kind: pb::ConfChangeType, node: u64| {
+        let mut single = pb::ConfChangeSingle::default();
+        single.set_change_type(kind);
+        single.node_id = node;
+        single
     };
-    let mut single = pb::ConfChangeSingle::default();
-    single.set_change_type(kind);
-    single.node_id = node;
+    let (add, remove) = (pb::ConfChangeType::AddNode, pb::ConfChangeType::RemoveNode);
+    let changes = match change {
+        Change::AddLearner(node) => vec![single(pb::ConfChangeType::AddLearnerNode, node)],
+        Change::Promote(node) => vec![single(add, node)],
+        Change::Remove(node) => vec![single(remove, node)],
+        // Two at once make the crate go through both majorities, and leave by itself.
+        Change::Replace { enters, leaves } => vec![single(add, enters), single(remove, leaves)],
+        // None at all leaves.
+        Change::Settle => Vec::new(),
+    };
     let mut change = RaftChange::default();
-    change.set_changes(vec![single].into());
+    change.set_changes(changes.into());
     change
 }
 

@@ -69,7 +69,7 @@ impl Admin {
     ) -> Result<(u64, Verdict), Status> {
         match self.change(metadata, action, dry_run).await? {
             Reply::Applied { revision, verdict } => Ok((revision, verdict)),
-            Reply::Offers { .. } | Reply::ReadAt { .. } => Err(odd()),
+            Reply::Offers { .. } | Reply::ReadAt { .. } | Reply::HandedOver { .. } => Err(odd()),
         }
     }
 
@@ -401,7 +401,7 @@ impl AdminService for Admin {
             Reply::Offers { verdicts: items } => Ok(Response::new(wire::RescindOffersResponse {
                 offers: verdicts(items),
             })),
-            Reply::Applied { .. } | Reply::ReadAt { .. } => Err(odd()),
+            Reply::Applied { .. } | Reply::ReadAt { .. } | Reply::HandedOver { .. } => Err(odd()),
         }
     }
 

@@ -53,7 +53,7 @@ impl Frameworks {
         let (caller, action) = asked.map_err(|faults| status::invalid(&faults))?;
         match self.ask(caller, action).await? {
             Reply::Applied { revision, verdict } => Ok((revision, verdict)),
-            Reply::Offers { .. } | Reply::ReadAt { .. } => Err(odd()),
+            Reply::Offers { .. } | Reply::ReadAt { .. } | Reply::HandedOver { .. } => Err(odd()),
         }
     }
 
@@ -69,7 +69,7 @@ impl Frameworks {
     async fn fence(&self, caller: Caller) -> Result<(), Status> {
         match self.ask(caller, FrameworkAction::Read).await? {
             Reply::ReadAt { .. } => Ok(()),
-            Reply::Applied { .. } | Reply::Offers { .. } => Err(odd()),
+            Reply::Applied { .. } | Reply::Offers { .. } | Reply::HandedOver { .. } => Err(odd()),
         }
     }
 }
@@ -166,7 +166,7 @@ impl FrameworkService for Frameworks {
             Reply::Offers { verdicts: items } => Ok(Response::new(wire::DeclineResponse {
                 offers: verdicts(items),
             })),
-            Reply::Applied { .. } | Reply::ReadAt { .. } => Err(odd()),
+            Reply::Applied { .. } | Reply::ReadAt { .. } | Reply::HandedOver { .. } => Err(odd()),
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod framework;
 pub mod outbox;
+pub mod peers;
 
 /// Bytes that may wait for the reader of one stream.
 pub const OUTBOX_BYTES: usize = 8 << 20;

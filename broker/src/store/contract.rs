@@ -6,7 +6,8 @@
 use proptest::prelude::*;
 
 use crate::store::{
-    Applied, Entry, EntryKind, HardState, Loaded, LogStore, Manifest, OpenError, SnapshotSource,
+    Applied, Entry, EntryKind, HardState, Loaded, LogStore, Manifest, OpenError, Origin,
+    SnapshotSource,
 };
 
 /// One act on a store.
@@ -172,7 +173,7 @@ impl Model {
             .map(|at| at.to_le_bytes()[at % 3] ^ self.marker)
             .collect();
         let mut writer = store
-            .snapshot_writer(&self.at(index))
+            .snapshot_writer(&self.at(index), Origin::Made)
             .expect("a sound disk");
         writer.write_all(&content).expect("a sound disk");
         (

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::store::{Fault, OpenError, mark};
+use crate::store::{Fault, OpenError, Origin, mark};
 
 const CURRENT: &str = "CURRENT";
 /// There while a store is being made: without CURRENT it says that nothing was promised yet.
@@ -35,8 +35,12 @@ pub fn generation_path(dir: &Path, number: u64) -> PathBuf {
 
 /// The name of the snapshot file for the machine at `index`.
 #[must_use]
-pub fn snapshot_name(index: u64) -> String {
-    format!("{SNAPSHOT}{index:010}")
+pub fn snapshot_name(index: u64, origin: Origin) -> String {
+    let origin = match origin {
+        Origin::Made => "",
+        Origin::Received => "-received",
+    };
+    format!("{SNAPSHOT}{index:010}{origin}")
 }
 
 /// Looks what is in `dir` without opening the log, and changes nothing.

@@ -16,7 +16,7 @@ use crate::store::plan::Plan;
 use crate::store::record_log::{self, Contents, Keys, RecordLog, Records};
 use crate::store::{
     Applied, ClusterId, Entry, Fault, HardState, Identity, Loaded, LogStore, Manifest, OpenError,
-    SnapshotSource, SnapshotWriter,
+    Origin, SnapshotSource, SnapshotWriter,
 };
 
 /// What happens to single operations, by their number since the disk was made.
@@ -295,10 +295,15 @@ impl LogStore for MemoryStore {
         self.log.trim(first_kept)
     }
 
-    fn snapshot_writer(&self, at: &Applied) -> Result<Box<dyn SnapshotWriter>, Fault> {
+    fn snapshot_writer(
+        &self,
+        at: &Applied,
+        origin: Origin,
+    ) -> Result<Box<dyn SnapshotWriter>, Fault> {
         Ok(Box::new(MemoryWriter {
             disk: self.disk.clone(),
             at: at.clone(),
+            origin,
             content: Vec::new(),
         }))
     }
@@ -356,6 +361,7 @@ impl LogStore for MemoryStore {
 struct MemoryWriter {
     disk: MemoryDisk,
     at: Applied,
+    origin: Origin,
     content: Vec<u8>,
 }
 
@@ -372,8 +378,13 @@ impl Write for MemoryWriter {
 
 impl SnapshotWriter for MemoryWriter {
     fn finish(self: Box<Self>, digest: u64) -> Result<Manifest, Fault> {
-        let Self { disk, at, content } = *self;
-        let file = layout::snapshot_name(at.index);
+        let Self {
+            disk,
+            at,
+            origin,
+            content,
+        } = *self;
+        let file = layout::snapshot_name(at.index, origin);
         let bytes = content.len() as u64;
         let stored = Stored {
             at: at.clone(),

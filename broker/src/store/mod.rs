@@ -120,6 +120,15 @@ pub struct Manifest {
     pub digest: u64,
 }
 
+/// Where a snapshot comes from. The two never share a file, though they may share an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// This replica's own machine.
+    Made,
+    /// The leader.
+    Received,
+}
+
 /// Everything a store knows at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
@@ -172,7 +181,11 @@ pub trait LogStore: Send + std::fmt::Debug {
     ///
     /// # Errors
     /// [`Fault`] when the file cannot be made.
-    fn snapshot_writer(&self, at: &Applied) -> Result<Box<dyn SnapshotWriter>, Fault>;
+    fn snapshot_writer(
+        &self,
+        at: &Applied,
+        origin: Origin,
+    ) -> Result<Box<dyn SnapshotWriter>, Fault>;
 
     /// Makes a finished snapshot of our own the live one and deletes the older file. Durable on
     /// return. The log stays.

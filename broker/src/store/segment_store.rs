@@ -20,7 +20,7 @@ use crate::store::layout;
 use crate::store::snapshot_file::{FileWriter, SnapshotReader};
 use crate::store::{
     Applied, ClusterId, Entry, EntryKind, Fault, HardState, Identity, Loaded, LogStore, Manifest,
-    OpenError, SnapshotSource, SnapshotWriter,
+    OpenError, Origin, SnapshotSource, SnapshotWriter,
 };
 
 const PREFIX: &str = "segment-";
@@ -417,8 +417,12 @@ impl LogStore for SegmentStore {
         Ok(())
     }
 
-    fn snapshot_writer(&self, at: &Applied) -> Result<Box<dyn SnapshotWriter>, Fault> {
-        let writer = FileWriter::create(&self.dir, &self.state.identity.cluster, at);
+    fn snapshot_writer(
+        &self,
+        at: &Applied,
+        origin: Origin,
+    ) -> Result<Box<dyn SnapshotWriter>, Fault> {
+        let writer = FileWriter::create(&self.dir, &self.state.identity.cluster, at, origin);
         Ok(Box::new(
             writer.map_err(Fault::io("create a snapshot in", &self.dir))?,
         ))

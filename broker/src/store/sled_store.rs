@@ -24,7 +24,7 @@ use crate::store::snapshot_file::{FileWriter, SnapshotReader};
 use crate::store::sync_file_range::sync_is_interposed;
 use crate::store::{
     Applied, ClusterId, Entry, Fault, HardState, Identity, Loaded, LogStore, Manifest, OpenError,
-    SnapshotSource, SnapshotWriter, guard, start_copy,
+    Origin, SnapshotSource, SnapshotWriter, guard, start_copy,
 };
 
 /// How long an engine that was closed in this very process may take to let go of its file.
@@ -590,9 +590,13 @@ impl LogStore for SledStore {
         self.log.trim(first_kept)
     }
 
-    fn snapshot_writer(&self, at: &Applied) -> Result<Box<dyn SnapshotWriter>, Fault> {
+    fn snapshot_writer(
+        &self,
+        at: &Applied,
+        origin: Origin,
+    ) -> Result<Box<dyn SnapshotWriter>, Fault> {
         let dir = &self.settings.dir;
-        let writer = FileWriter::create(dir, &self.log.identity.cluster, at);
+        let writer = FileWriter::create(dir, &self.log.identity.cluster, at, origin);
         Ok(Box::new(
             writer.map_err(Fault::io("create a snapshot in", dir))?,
         ))

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::store::chunk::{Bad, Reader, put_applied};
 use crate::store::layout;
-use crate::store::{Applied, ClusterId, Fault, Manifest, SnapshotSource, SnapshotWriter};
+use crate::store::{Applied, ClusterId, Fault, Manifest, Origin, SnapshotSource, SnapshotWriter};
 
 const MAGIC: &[u8; 8] = b"metesnap";
 const VERSION: u8 = 1;
@@ -42,8 +42,13 @@ impl FileWriter {
     ///
     /// # Errors
     /// Whatever the file system says.
-    pub fn create(dir: &Path, cluster: &ClusterId, at: &Applied) -> io::Result<Self> {
-        let file = layout::snapshot_name(at.index);
+    pub fn create(
+        dir: &Path,
+        cluster: &ClusterId,
+        at: &Applied,
+        origin: Origin,
+    ) -> io::Result<Self> {
+        let file = layout::snapshot_name(at.index, origin);
         let unfinished = dir.join(format!("{file}.new"));
         let mut out = BufWriter::new(File::create(&unfinished)?);
         out.write_all(&header(cluster, at))?;

@@ -31,6 +31,10 @@ mod specs;
 mod state;
 pub mod texts;
 
+/// The highest level that this release knows. A behaviour that differs from an earlier release's is
+/// keyed to a level above that release's, so that two releases never apply one command differently.
+pub const LEVEL: u32 = 0;
+
 pub use command::{AgentCondition, Caller, Command, Stamped};
 pub use effect::{Change, Effect, ItemVerdict, LaunchVerdict, Outcome, StoreVerdict, Verdict};
 pub use invariants::Violation;

@@ -5,8 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use mete_broker::store::{
-    Applied, ClusterId, Entry, EntryKind, HardState, Loaded, LogStore as _, Manifest, Settings,
-    SledStore,
+    Applied, ClusterId, Entry, EntryKind, HardState, Loaded, LogStore as _, Manifest, Origin,
+    Settings, SledStore,
 };
 
 use crate::image::Dice;
@@ -187,7 +187,7 @@ impl Life {
     fn write(&mut self, index: u64) -> Manifest {
         let mut writer = self
             .store
-            .snapshot_writer(&self.at(index))
+            .snapshot_writer(&self.at(index), Origin::Made)
             .expect("room on the disk");
         let bytes = [0, 3_000, 90_000, 1_200_000][self.dice.below(4)];
         let content: Vec<u8> = (0..bytes)

@@ -109,6 +109,10 @@ codes! {
         Ambiguous "AMBIGUOUS";
         /// A role that frameworks still hold.
         InUse "IN_USE";
+        /// It would leave fewer answering masters than a majority; carries the arithmetic.
+        QuorumLoss "QUORUM_LOSS";
+        /// This master was taken out of its cluster.
+        MasterRemoved "MASTER_REMOVED";
         /// Outcome unknown: ask again with the same call number.
         Unknown "UNKNOWN";
         /// This release does not have it.

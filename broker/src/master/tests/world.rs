@@ -141,7 +141,8 @@ impl World {
             match output {
                 Output::Reply { to, answer } => drop(to.send(answer)),
                 Output::Subscribed { to, answer } => drop(to.send(answer)),
-                Output::Stopped => {}
+                Output::SnapshotTaken { to } => drop(to.send(())),
+                Output::Removed { .. } | Output::Stopped => {}
             }
         }
     }

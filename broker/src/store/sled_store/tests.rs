@@ -118,7 +118,7 @@ fn a_grown_file_is_replaced_by_a_smaller_generation_with_the_same_content() {
                 term: 1,
                 membership: Vec::new(),
             };
-            let writer = store.snapshot_writer(&at).expect("room");
+            let writer = store.snapshot_writer(&at, Origin::Made).expect("room");
             let manifest = writer.finish(0).expect("room");
             store.publish_snapshot(&manifest).expect("room");
             store.trim(last - 49).expect("room");
@@ -238,7 +238,7 @@ fn a_live_snapshot_that_is_gone_or_changed_refuses_the_start() {
             membership: Vec::new(),
         };
         let manifest = store
-            .snapshot_writer(&at)
+            .snapshot_writer(&at, Origin::Made)
             .expect("room")
             .finish(0)
             .expect("room");

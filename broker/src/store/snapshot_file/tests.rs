@@ -15,7 +15,8 @@ fn at() -> Applied {
 }
 
 fn written(dir: &Path, content: &[u8]) -> Manifest {
-    let mut writer = FileWriter::create(dir, &CLUSTER, &at()).expect("an empty directory");
+    let mut writer =
+        FileWriter::create(dir, &CLUSTER, &at(), Origin::Made).expect("an empty directory");
     writer.write_all(content).expect("room on the disk");
     Box::new(writer)
         .finish(0x00d1_6e57)
@@ -50,7 +51,8 @@ fn what_was_written_comes_back_with_its_manifest() {
 #[test]
 fn an_unfinished_file_never_has_the_final_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let mut writer = FileWriter::create(dir.path(), &CLUSTER, &at()).expect("a directory");
+    let mut writer =
+        FileWriter::create(dir.path(), &CLUSTER, &at(), Origin::Made).expect("a directory");
     writer
         .write_all(&content(3 * PIECE_BYTES))
         .expect("room on the disk");

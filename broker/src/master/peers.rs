@@ -1,0 +1,428 @@
+//! The other masters, as this one knows them beside the log: who was heard when, where each is
+//! dialled, and what goes to and comes from the network in a turn.
+//!
+//! Soft: everything here may be lost. What the seats shall be stands in the state, what they are in
+//! the log's membership; this room only gathers the facts that [`crate::seats`] decides from.
+
+use std::collections::BTreeMap;
+
+use mete_model::Code;
+use mete_state::command::SetMaster;
+use mete_state::{Command, Seat, State};
+
+use super::Master;
+use crate::event::{Monotonic, PeerFacts};
+use crate::leader::Now;
+use crate::output::Output;
+use crate::replica::membership::Change;
+use crate::replica::{Input, Outgoing, Received, Transfer};
+use crate::request::{OperatorAction, Refusal, Reply, Request};
+use crate::seats::{self, Facts, Peer, Step};
+use crate::session::peers::Outlet;
+
+/// A master that was not heard for so long does not count as answering. Ten of its heartbeats.
+const SILENT_AFTER: u64 = 1_000;
+
+/// Between two looks at the seats, in milliseconds.
+const LOOK_EVERY: u64 = 100;
+
+/// Whoever has what the leader had so long ago has caught up.
+const CAUGHT_UP_WITHIN: u64 = 1_000;
+
+/// A change of two majorities that is open for so long was left by its leader.
+const STUCK_AFTER: u64 = 2_000;
+
+/// How long a handing over is waited for when the process ends.
+const FAREWELL: u64 = 1_500;
+
+/// Where, and what of it, the others are.
+pub(super) struct Peers {
+    outlet: Box<dyn Outlet>,
+    heard: BTreeMap<u64, Monotonic>,
+    /// What each said of itself when it connected.
+    told: BTreeMap<u64, PeerFacts>,
+    /// Where each is dialled, this one included.
+    directory: BTreeMap<u64, String>,
+    look_again: Monotonic,
+    /// The log's end at the last two marks: when, where it was then, and where at the mark before.
+    mark: (Monotonic, u64, u64),
+    changing_since: Option<Monotonic>,
+    pub(super) messages: Vec<Vec<u8>>,
+    pub(super) unreachable: Vec<u64>,
+    pub(super) transfers: Vec<Transfer>,
+    pub(super) received: Vec<Received>,
+    change: Option<Change>,
+    hand_over_to: Option<u64>,
+    /// A member says that this master was taken out.
+    removed: bool,
+}
+
+impl Peers {
+    pub(super) fn new(outlet: Box<dyn Outlet>) -> Self {
+        Self {
+            outlet,
+            heard: BTreeMap::new(),
+            told: BTreeMap::new(),
+            directory: BTreeMap::new(),
+            look_again: Monotonic::default(),
+            mark: (Monotonic::default(), 0, 0),
+            changing_since: None,
+            messages: Vec::new(),
+            unreachable: Vec::new(),
+            transfers: Vec::new(),
+            received: Vec::new(),
+            change: None,
+            hand_over_to: None,
+            removed: false,
+        }
+    }
+
+    pub(super) fn connect(&mut self, outlet: Box<dyn Outlet>) {
+        self.outlet = outlet;
+        self.outlet.directory(&self.directory);
+    }
+
+    pub(super) fn send(&mut self, outgoing: Outgoing) {
+        self.outlet.send(outgoing);
+    }
+
+    pub(super) fn heard(&mut self, node: u64, at: Monotonic) {
+        self.heard.insert(node, at);
+    }
+
+    pub(super) fn tell(&mut self, facts: PeerFacts) {
+        self.told.insert(facts.node, facts);
+    }
+
+    pub(super) fn told(&self, node: u64) -> Option<&PeerFacts> {
+        self.told.get(&node)
+    }
+
+    pub(super) fn heard_at(&self, node: u64) -> Option<Monotonic> {
+        self.heard.get(&node).copied()
+    }
+
+    pub(super) fn address(&self, node: u64) -> Option<&str> {
+        let address = self.directory.get(&node).map(String::as_str);
+        address.filter(|address| !address.is_empty())
+    }
+
+    /// Moves what came from the network and what is to be asked of the membership into a turn.
+    pub(super) fn fill(&mut self, input: &mut Input, change_token: Option<u64>) {
+        input.messages.append(&mut self.messages);
+        input.unreachable.append(&mut self.unreachable);
+        input.transfers.append(&mut self.transfers);
+        input.received.append(&mut self.received);
+        input.hand_over_to = self.hand_over_to.take();
+        input.change = change_token.zip(self.change.take());
+    }
+
+    pub(super) fn wants_change(&self) -> bool {
+        self.change.is_some()
+    }
+
+    /// Something waits for the next turn of the replica.
+    pub(super) fn has_work(&self) -> bool {
+        self.change.is_some() || self.hand_over_to.is_some()
+    }
+
+    /// Where everybody is dialled: by the state's records, or by what they said themselves.
+    fn look_at_addresses(&mut self, state: &State, own: u64, advertised: &str) {
+        let said = self
+            .told
+            .values()
+            .map(|told| (told.node, told.address.clone()));
+        let named = state
+            .masters()
+            .map(|master| (master.node, master.address.clone()));
+        let mut directory: BTreeMap<u64, String> = said.chain(named).collect();
+        if !advertised.is_empty() {
+            directory.insert(own, advertised.to_owned());
+        }
+        if directory != self.directory {
+            self.directory = directory;
+            self.outlet.directory(&self.directory);
+        }
+    }
+
+    fn look_at_log(&mut self, last_index: u64, now: Monotonic) {
+        let (when, last, _) = self.mark;
+        if now.since(when) >= CAUGHT_UP_WITHIN {
+            self.mark = (now, last_index, last);
+        }
+    }
+}
+
+/// The way out, one of the process ending: hand the leadership over first, but not for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopping {
+    /// Nobody has said so.
+    No,
+    /// As soon as another one leads, or at this moment.
+    Until(Monotonic),
+}
+
+impl Master {
+    /// Gives everything for other masters to `outlet` from here on.
+    pub fn connect(&mut self, outlet: Box<dyn Outlet>) {
+        self.peers.connect(outlet);
+    }
+
+    /// Where a master is dialled, if that is known.
+    #[must_use]
+    pub fn address_of(&self, node: u64) -> Option<&str> {
+        self.peers.address(node)
+    }
+
+    /// What a master said of itself when it connected here.
+    #[must_use]
+    pub fn told_by(&self, node: u64) -> Option<&PeerFacts> {
+        self.peers.told(node)
+    }
+
+    /// When a master was last heard.
+    #[must_use]
+    pub fn heard_at(&self, node: u64) -> Option<Monotonic> {
+        self.peers.heard_at(node)
+    }
+
+    /// The others as seats are decided from; of a leader only.
+    pub(crate) fn seat_peers(&self) -> Vec<Peer> {
+        let (_, _, mark) = self.peers.mark;
+        let now = self.now().monotonic;
+        let peers = self.replica.peers();
+        let peers = peers.iter().map(|peer| {
+            let heard = self.peers.heard_at(peer.node);
+            Peer {
+                node: peer.node,
+                answers: heard.is_some_and(|at| now.since(at) < SILENT_AFTER),
+                caught_up: peer.matched >= mark && !peer.in_snapshot,
+            }
+        });
+        peers.collect()
+    }
+
+    /// Looks at the facts of the seats.
+    pub(crate) fn read_seats<T>(&self, look: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let now = self.now().monotonic;
+        let masters: Vec<_> = self.read_state(|state| state.masters().cloned().collect());
+        let since = self.peers.changing_since;
+        look(&Facts {
+            own: self.replica.identity().node,
+            masters: &masters,
+            members: self.replica.members(),
+            peers: &self.seat_peers(),
+            stuck: since.is_some_and(|since| now.since(since) >= STUCK_AFTER),
+        })
+    }
+
+    /// Keeps the addresses, and as a leader brings the seats to what the state says.
+    pub(super) fn tend_masters(&mut self, now: Now) {
+        if now.monotonic < self.peers.look_again {
+            return;
+        }
+        self.peers.look_again = now.monotonic.after(LOOK_EVERY);
+        let own = self.replica.identity().node;
+        let advertised = self.advertised.clone();
+        let state = self.shared_state();
+        let state = state
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.peers.look_at_addresses(&state, own, &advertised);
+        if self.leader.is_none() {
+            return;
+        }
+        self.peers
+            .look_at_log(self.replica.last_index(), now.monotonic);
+        self.peers.changing_since = match self.peers.changing_since {
+            _ if !self.replica.members().changing => None,
+            None => Some(now.monotonic),
+            since => since,
+        };
+        let commands = self.corrections(&state);
+        drop(state);
+        let step = self.read_seats(seats::next_step);
+        let forget = match step {
+            Some(Step::Change(change)) => {
+                self.peers.change = Some(change);
+                None
+            }
+            Some(Step::HandOver(heir)) => {
+                self.peers.hand_over_to = Some(heir);
+                None
+            }
+            Some(Step::Forget(node)) => Some(Command::RemoveMaster {
+                node,
+                actor: "the leader".to_owned(),
+            }),
+            None => None,
+        };
+        let state = self.shared_state();
+        let state = state
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(leader) = &mut self.leader {
+            for command in commands.into_iter().chain(forget) {
+                leader.log_own(command, &state, now);
+            }
+        }
+    }
+
+    /// Records that are not true any more: addresses, and a level that all masters know.
+    fn corrections(&self, state: &State) -> Vec<Command> {
+        let own = self.replica.identity().node;
+        let told = self.peers.told.values();
+        let said = told.map(|told| (told.node, told.address.as_str()));
+        let own_address = (own, self.advertised.as_str());
+        let mut commands: Vec<Command> = said
+            .chain([own_address])
+            .filter(|(_, address)| !address.is_empty())
+            .filter_map(|(node, address)| {
+                let record = state.master(node);
+                let is_new = record.is_none() && node == own && self.replica.members().has(node);
+                let moved = record.is_some_and(|record| record.address != address);
+                (is_new || moved).then(|| {
+                    Command::SetMaster(SetMaster {
+                        node,
+                        address: address.to_owned(),
+                        seat: record.map_or(Seat::Voter, |record| record.seat),
+                        replaces: record.map_or(0, |record| record.replaces),
+                        actor: format!("master {node}"),
+                    })
+                })
+            })
+            .collect();
+        let members = self.replica.members();
+        let others = members.voters.iter().chain(&members.learners);
+        let levels = others.filter(|node| **node != own).map(|node| {
+            // One that has not said what it knows may be of the oldest release.
+            self.peers.told(*node).map_or(0, |told| told.level)
+        });
+        let known = levels.chain([self.level]).min().unwrap_or(0);
+        if known > state.level() {
+            commands.push(Command::RaiseLevel { level: known });
+        }
+        commands
+    }
+
+    /// Calls about the masters themselves that must not go on as they are: refused, or carried out
+    /// here. Gives back what goes on.
+    pub(super) fn judge_seats(
+        &mut self,
+        event: crate::event::Event,
+    ) -> Option<crate::event::Event> {
+        use crate::event::Event;
+        let Event::Call {
+            request:
+                Request::Operator {
+                    action,
+                    dry_run,
+                    actor,
+                },
+            reply,
+        } = event
+        else {
+            return Some(event);
+        };
+        let answer = match &action {
+            OperatorAction::RemoveMaster { node } => self
+                .read_seats(|facts| seats::may_leave(facts, *node))
+                .err()
+                .map(|why| Err(Refusal::new(Code::QuorumLoss, why))),
+            OperatorAction::HandOver { to } => Some(self.hand_over(*to, dry_run)),
+            OperatorAction::SetRole { .. }
+            | OperatorAction::RemoveRole { .. }
+            | OperatorAction::KillTasks { .. }
+            | OperatorAction::SuppressFramework { .. }
+            | OperatorAction::RemoveFramework { .. }
+            | OperatorAction::RescindOffers { .. }
+            | OperatorAction::AddMaster { .. }
+            | OperatorAction::PromoteMaster { .. }
+            | OperatorAction::RemoveNode { .. } => None,
+        };
+        if let Some(answer) = answer {
+            self.outputs.push(Output::Reply { to: reply, answer });
+            return None;
+        }
+        Some(Event::Call {
+            request: Request::Operator {
+                action,
+                dry_run,
+                actor,
+            },
+            reply,
+        })
+    }
+
+    fn hand_over(&mut self, to: Option<u64>, dry_run: bool) -> Result<Reply, Refusal> {
+        let own = self.replica.identity().node;
+        let heir = self.read_seats(|facts| {
+            let voter = |node: u64| facts.members.voters.contains(&node);
+            match to {
+                None => facts.heir().ok_or_else(|| {
+                    let present = facts.present();
+                    Refusal::new(
+                        Code::QuorumLoss,
+                        format!("no other voter has everything and answers: {present}"),
+                    )
+                }),
+                Some(node) if node == own => Ok(own),
+                Some(node) if !voter(node) => Err(Refusal::new(
+                    Code::NotFound,
+                    format!(
+                        "master {node} has no vote; voters: {:?}",
+                        facts.members.voters
+                    ),
+                )),
+                Some(node) => {
+                    let mut peers = facts.peers.iter();
+                    let ready =
+                        peers.any(|peer| peer.node == node && peer.answers && peer.caught_up);
+                    ready.then_some(node).ok_or_else(|| {
+                        Refusal::new(
+                            Code::Busy,
+                            format!(
+                                "master {node} does not answer or lags behind; try again later"
+                            ),
+                        )
+                    })
+                }
+            }
+        })?;
+        if !dry_run && heir != own {
+            self.peers.hand_over_to = Some(heir);
+        }
+        Ok(Reply::HandedOver { to: heir })
+    }
+
+    /// The process is about to end: whoever leads hands over first.
+    pub(super) fn begin_to_stop(&mut self, now: Now) {
+        let heir = match &self.leader {
+            Some(_) => self.read_seats(|facts| facts.heir()),
+            None => None,
+        };
+        self.peers.hand_over_to = heir.or(self.peers.hand_over_to);
+        let wait = if heir.is_some() { FAREWELL } else { 0 };
+        self.stopping = Stopping::Until(now.monotonic.after(wait));
+    }
+
+    /// Whether the process may end now.
+    pub(super) fn may_stop(&self, now: Now) -> bool {
+        match self.stopping {
+            Stopping::No => false,
+            Stopping::Until(latest) => {
+                now.monotonic >= latest || (self.leader.is_none() && !self.peers.has_work())
+            }
+        }
+    }
+
+    /// A member says that this master was taken out of the cluster.
+    pub(super) fn removed_by(&mut self, by: u64) {
+        let own = self.replica.identity().node;
+        if std::mem::replace(&mut self.peers.removed, true) || self.leader.is_some() {
+            return;
+        }
+        tracing::error!(own, by, "this master was removed from its cluster");
+        self.outputs.push(Output::Removed { by });
+    }
+}
