@@ -139,7 +139,7 @@ fn reason(
     if has(Some(Code::NodeDeclined)) {
         return (Code::Declined, None);
     }
-    let Some((shape, entry)) = view.shapes.get_key_value(&claim.shape) else {
+    let Some((shape, entry)) = view.shape(&claim.shape) else {
         return (Code::NotDecided, None);
     };
     let scratch = Scratch::new(view);

@@ -4,25 +4,19 @@
 //! A turn goes on until a share passes the next step of the grid. So where a turn ends depends on
 //! nobody else, and claims that cannot be served leave no trace in the order of the others.
 
-use std::collections::{BTreeMap, BTreeSet, btree_set};
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use mete_model::{AgentId, ClaimId, FrameworkId, RolePath, Shape};
+use mete_model::{AgentId, ClaimId, FrameworkId, RolePath};
 
+use crate::contend::{Contender, Domain, Head, Out, Rank, RoleState, add_times};
 use crate::order::Scale;
 use crate::round::Limits;
-use crate::scratch::{Hidden, Scratch, ShapeState};
-use crate::share::Share;
-use crate::view::kinds::{Amounts, Sums, add};
-use crate::view::{ClaimView, Place, ShapeEntry, View};
-
-/// Where a claim may be placed in this round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Domain {
-    /// On every agent.
-    All,
-    /// On the agents that changed: elsewhere it did not fit before either.
-    Dirty,
-}
+use crate::scratch::{Found, Scratch, ShapeState};
+use crate::share::Weight;
+use crate::view::free::Free;
+use crate::view::{ClaimView, Place, Queue, ShapeEntry, View};
 
 /// A claim that was looked at.
 #[derive(Debug)]
@@ -39,57 +33,6 @@ pub(crate) struct Looked<'a> {
     pub(crate) away: bool,
     /// Nothing more can be done for it in this round.
     pub(crate) done: bool,
-}
-
-/// Claims in order, all of one domain.
-struct Source<'a> {
-    domain: Domain,
-    /// Their shape, if they all have the same.
-    shape: Option<usize>,
-    places: btree_set::Iter<'a, Place>,
-}
-
-/// The claim whose turn it is.
-#[derive(Clone, Copy)]
-struct Head<'a> {
-    place: &'a Place,
-    domain: Domain,
-    shape: usize,
-    /// Its number once it had a turn.
-    looked: Option<usize>,
-}
-
-/// A framework in one role.
-struct Contender<'a> {
-    role: usize,
-    framework: FrameworkId,
-    held: Amounts,
-    hidden: Hidden<'a>,
-    sources: Vec<Source<'a>>,
-    /// The first claim of each source.
-    heads: BTreeSet<(&'a Place, usize)>,
-    head: Option<Head<'a>>,
-    /// Shapes that fit nowhere for it, where refusals make that its own matter.
-    failed: BTreeSet<usize>,
-}
-
-struct RoleState<'a> {
-    path: &'a RolePath,
-    weight_milli: u32,
-    held: Amounts,
-    queue: BTreeSet<(Share, FrameworkId, usize)>,
-}
-
-impl<'a> RoleState<'a> {
-    fn new(view: &View, path: &'a RolePath) -> Self {
-        let held = view.role_held.get(path).map(Sums::amounts);
-        Self {
-            path,
-            weight_milli: view.weight_milli(path),
-            held: held.unwrap_or_default(),
-            queue: BTreeSet::new(),
-        }
-    }
 }
 
 /// What a round wants to fill: touched claims everywhere, others on the dirty agents only.
@@ -109,14 +52,20 @@ pub(crate) struct Fill<'a> {
     pub(crate) scratch: Scratch<'a>,
     pub(crate) scale: Scale,
     pub(crate) shapes: Vec<ShapeState<'a>>,
-    shape_numbers: BTreeMap<&'a Shape, usize>,
+    /// By the view's number of a shape: its place in `shapes`.
+    shape_numbers: Vec<Option<usize>>,
+    /// The same, for shapes whose claims are all looked at.
+    open: Vec<Option<usize>>,
     wanted: &'a Wanted,
+    /// The agents that are wanted, as they were before the round.
+    dirty: Vec<Found>,
     contenders: Vec<Contender<'a>>,
     roles: Vec<RoleState<'a>>,
-    /// Roles by weight zero, share, path.
-    order: BTreeSet<(bool, Share, usize)>,
-    /// By framework: what is out to it, this round included.
-    pub(crate) offered: BTreeMap<FrameworkId, Amounts>,
+    /// By the view's number of a role: its place in `roles`.
+    role_numbers: Vec<Option<usize>>,
+    order: BinaryHeap<Rank<'a>>,
+    /// In the order of frameworks.
+    pub(crate) out: Vec<Out<'a>>,
     pub(crate) looked: Vec<Looked<'a>>,
     limits: Limits,
     pub(crate) unfinished: bool,
@@ -128,17 +77,23 @@ impl<'a> Fill<'a> {
             capacity: view.capacity.amounts(),
             grid: view.grid(),
         };
+        let scratch = Scratch::new(view);
+        let dirty = wanted.agents.iter();
+        let dirty = dirty.filter_map(|agent| scratch.find(*agent)).collect();
         Self {
             view,
-            scratch: Scratch::new(view),
+            scratch,
             scale,
             shapes: Vec::new(),
-            shape_numbers: BTreeMap::new(),
+            shape_numbers: vec![None; view.shapes.end()],
+            open: vec![None; view.shapes.end()],
             wanted,
+            dirty,
             contenders: Vec::new(),
             roles: Vec::new(),
-            order: BTreeSet::new(),
-            offered: BTreeMap::new(),
+            role_numbers: vec![None; view.role_entries.end()],
+            order: BinaryHeap::new(),
+            out: Vec::new(),
             looked: Vec::new(),
             limits,
             unfinished: false,
@@ -152,10 +107,11 @@ impl<'a> Fill<'a> {
             self.advance(number);
             self.enter(number);
         }
-        for number in 0..self.roles.len() {
-            self.enter_role(number);
-        }
-        while let Some((_, _, role)) = self.order.pop_first() {
+        let ranks: Vec<Rank<'a>> = (0..self.roles.len())
+            .filter_map(|number| self.rank(number))
+            .collect();
+        self.order = ranks.into();
+        while let Some(Reverse((_, _, _, role))) = self.order.pop() {
             if self.is_over() {
                 self.unfinished = true;
                 return;
@@ -167,12 +123,13 @@ impl<'a> Fill<'a> {
             let next = self
                 .roles
                 .get_mut(role)
-                .and_then(|role| role.queue.pop_first());
+                .and_then(|role| role.line.pop_first());
             if let Some((_, _, contender)) = next {
                 self.turn(contender);
                 self.enter(contender);
             }
-            self.enter_role(role);
+            let rank = self.rank(role);
+            self.order.extend(rank);
         }
     }
 
@@ -195,13 +152,11 @@ impl<'a> Fill<'a> {
         if self.wanted.all {
             return;
         }
-        for number in 0..self.shapes.len() {
-            let entry = self.shapes.get(number).map(|shape| shape.entry);
-            if entry.is_some_and(|entry| !self.fits_dirty(entry))
-                && let Some(shape) = self.shapes.get_mut(number)
-            {
-                shape.dead_dirty = true;
-            }
+        let now = |found: &Found| self.scratch.now(found).entry.free;
+        let now: Vec<Free> = self.dirty.iter().map(now).collect();
+        for shape in &mut self.shapes {
+            let need = &shape.entry.need;
+            shape.dead_dirty |= !now.iter().any(|free| free.covers(need));
         }
     }
 
@@ -213,108 +168,119 @@ impl<'a> Fill<'a> {
 
     /// Finds who contends, and for what.
     fn gather(&mut self) {
-        // By framework first: comparing paths is slower.
-        let mut sources: BTreeMap<(FrameworkId, &'a RolePath), Vec<Source<'a>>> = BTreeMap::new();
-        for ((role, framework), places) in &self.wanted.touched {
-            sources.entry((*framework, role)).or_default().push(Source {
-                domain: Domain::All,
-                shape: None,
-                places: places.iter(),
-            });
-        }
-        let domain = if self.wanted.all {
-            Domain::All
-        } else {
-            Domain::Dirty
-        };
-        if self.wanted.all || !self.wanted.agents.is_empty() {
-            for (shape, entry) in &self.view.shapes {
-                if !self.wanted.all && !self.fits_dirty(entry) {
-                    continue;
+        let view = self.view;
+        let wanted = self.wanted;
+        if !wanted.all && wanted.agents.is_empty() {
+            let mut touched: Vec<_> = wanted.touched.iter().collect();
+            touched.sort_unstable_by_key(|((role, framework), _)| (*framework, role));
+            for ((role, framework), places) in touched {
+                let queue = view.queue_of(*framework, role);
+                if let Some(queue) = queue {
+                    self.add_contender(*framework, queue, Some(places));
                 }
-                let shape = Some(self.number(shape, entry));
-                for ((role, framework), places) in &entry.queues {
-                    sources.entry((*framework, role)).or_default().push(Source {
-                        domain,
-                        shape,
-                        places: places.iter(),
-                    });
+            }
+            return;
+        }
+        for (_, number, entry) in view.shapes.iter() {
+            if wanted.all || self.fits_dirty(entry) {
+                let open = self.number(number);
+                if let Some(place) = self.open.get_mut(number) {
+                    *place = open;
                 }
             }
         }
-        let mut paths: Vec<&'a RolePath> = sources.keys().map(|(_, role)| *role).collect();
-        paths.sort_unstable();
-        paths.dedup();
-        self.roles = paths
-            .iter()
-            .map(|path| RoleState::new(self.view, path))
-            .collect();
-        for ((framework, path), sources) in sources {
-            if let Ok(role) = paths.binary_search(&path) {
-                self.add_contender((role, path), framework, sources);
+        for (framework, queues) in &view.queues {
+            for queue in queues {
+                let touched = if wanted.touched.is_empty() {
+                    None
+                } else {
+                    wanted.touched.get(&(queue.path.clone(), *framework))
+                };
+                self.add_contender(*framework, queue, touched);
             }
         }
     }
 
     /// Says whether some dirty agent has the numbers for the shape.
     fn fits_dirty(&self, entry: &ShapeEntry) -> bool {
-        self.wanted.agents.iter().any(|agent| {
-            let found = self.scratch.find(*agent);
-            found.is_some_and(|found| found.entry.free.covers(&entry.need))
-        })
+        let covers = |found: &Found| found.entry.free.covers(&entry.need);
+        self.dirty.iter().any(covers)
     }
 
-    fn number(&mut self, shape: &'a Shape, entry: &'a ShapeEntry) -> usize {
-        if let Some(number) = self.shape_numbers.get(shape) {
-            return *number;
+    /// The number of a shape in this round, a new one if it has none.
+    fn number(&mut self, of_view: usize) -> Option<usize> {
+        if let Some(number) = *self.shape_numbers.get(of_view)? {
+            return Some(number);
         }
         let number = self.shapes.len();
+        let view = self.view;
+        let (shape, entry) = (view.shapes.key(of_view)?, view.shapes.at(of_view)?);
         let mut state = self.scratch.shape(shape, entry);
         // What fits nowhere from the start has no place in the order: its framework would wait
         // for the turn of a claim that cannot be served.
         state.dead = self.scratch.search(&state, None).is_none();
         state.dead_dirty = state.dead;
         self.shapes.push(state);
-        self.shape_numbers.insert(shape, number);
-        number
+        *self.shape_numbers.get_mut(of_view)? = Some(number);
+        Some(number)
+    }
+
+    /// The number of a claim's shape in this round.
+    fn number_of(&mut self, claim: &ClaimView) -> Option<usize> {
+        let (_, number) = self.view.shapes.find(&claim.shape)?;
+        self.number(number)
     }
 
     fn add_contender(
         &mut self,
-        (role, path): (usize, &'a RolePath),
         framework: FrameworkId,
-        mut sources: Vec<Source<'a>>,
+        queue: &'a Queue,
+        touched: Option<&'a BTreeSet<Place>>,
     ) {
-        if !self.view.is_served(framework, path) {
-            for source in &mut sources {
-                if source.domain == Domain::All {
-                    for place in source.places.by_ref() {
-                        self.note(framework, place, Domain::All, true);
-                    }
-                }
+        let domain = if self.wanted.all {
+            Domain::All
+        } else {
+            Domain::Dirty
+        };
+        let is_open = |shape: usize| self.open.get(shape).is_some_and(Option::is_some);
+        let mut sources = queue.sources.iter();
+        if touched.is_none() && !sources.any(|source| is_open(source.shape)) {
+            return;
+        }
+        if !queue.served {
+            let of_all = queue.sources.iter().filter(|_| self.wanted.all);
+            let places = of_all.flat_map(|source| source.places.iter());
+            let places = touched.into_iter().flatten().chain(places);
+            for place in places.collect::<Vec<_>>() {
+                self.note(framework, place, (Domain::All, None), true);
             }
             return;
         }
-        let mut held = Amounts::new();
-        if let Some(entry) = self.view.frameworks.get(&framework) {
-            for (kind, amount) in entry.held.get(path).into_iter().flatten() {
-                add(&mut held, *kind, *amount);
-            }
+        let (Some(role), Some(out)) = (self.role(queue), self.out_of(framework)) else {
+            return;
+        };
+        let contender = Contender::new((framework, queue), (role, out), touched, domain);
+        self.contenders.push(contender);
+    }
+
+    /// The place of a queue's role in this round, a new one if it has none.
+    fn role(&mut self, queue: &'a Queue) -> Option<usize> {
+        let known = self.role_numbers.get_mut(queue.role)?;
+        if known.is_none() {
+            *known = Some(self.roles.len());
+            let entry = self.view.role_entries.at(queue.role)?;
+            self.roles.push(RoleState::new(&queue.path, entry));
         }
-        let mut heads = BTreeSet::new();
-        for (at, source) in sources.iter_mut().enumerate() {
-            heads.extend(source.places.next().map(|place| (place, at)));
+        *known
+    }
+
+    /// The place of what is out to a framework; they are asked for in the order of frameworks.
+    fn out_of(&mut self, framework: FrameworkId) -> Option<usize> {
+        let last = self.out.last();
+        if last.is_none_or(|last| last.framework != framework) {
+            self.out.push(out_of(self.view, framework)?);
         }
-        self.contenders.push(Contender {
-            role,
-            framework,
-            held,
-            hidden: self.view.refusals_of(framework, path),
-            sources,
-            heads,
-            head: None,
-            failed: BTreeSet::new(),
-        });
+        self.out.len().checked_sub(1)
     }
 
     /// Notes a claim as looked at.
@@ -322,13 +288,12 @@ impl<'a> Fill<'a> {
         &mut self,
         framework: FrameworkId,
         place: &'a Place,
-        domain: Domain,
+        (domain, shape): (Domain, Option<usize>),
         away: bool,
     ) -> Option<usize> {
         let view = self.view;
         let claim = view.claim(framework, &place.claim)?;
-        let (shape, entry) = view.shapes.get_key_value(&claim.shape)?;
-        let shape = self.number(shape, entry);
+        let shape = shape.or_else(|| self.number_of(claim))?;
         self.looked.push(Looked {
             framework,
             id: &place.claim,
@@ -357,12 +322,13 @@ impl<'a> Fill<'a> {
             let framework = contender.framework;
             match head.domain {
                 Domain::All => {
-                    if let Some(looked) = self.note(framework, head.place, Domain::All, false) {
+                    let shape = (Domain::All, Some(head.shape));
+                    if let Some(looked) = self.note(framework, head.place, shape, false) {
                         self.finish(looked);
                     }
                 }
                 // All that follows in this source has the same shape: what was said of it stands.
-                Domain::Dirty => contender.heads.retain(|(_, at)| *at != source),
+                Domain::Dirty => contender.close(source, &self.open),
             }
         }
     }
@@ -372,43 +338,24 @@ impl<'a> Fill<'a> {
         loop {
             let contender = self.contenders.get_mut(number)?;
             contender.head = None;
-            let (place, at) = contender.heads.pop_first()?;
-            let source = contender.sources.get_mut(at)?;
-            contender
-                .heads
-                .extend(source.places.next().map(|place| (place, at)));
-            let (framework, domain, role) = (contender.framework, source.domain, contender.role);
-            let known = source.shape;
-            if domain == Domain::Dirty && self.is_touched(role, framework, place) {
+            let next = contender.take(&self.open)?;
+            let is_touched = |places: &BTreeSet<Place>| places.contains(next.place);
+            if next.domain == Domain::Dirty && contender.touched.is_some_and(is_touched) {
                 continue;
             }
-            let view = self.view;
-            let shape = known.or_else(|| {
-                let claim = view.claim(framework, &place.claim)?;
-                let (shape, entry) = view.shapes.get_key_value(&claim.shape)?;
-                Some(self.number(shape, entry))
-            });
+            let framework = contender.framework;
+            let shape = match next.shape {
+                Some(shape) => shape,
+                None => self.number_of(self.view.claim(framework, &next.place.claim)?)?,
+            };
             let head = Head {
-                place,
-                domain,
-                shape: shape?,
+                place: next.place,
+                domain: next.domain,
+                shape,
                 looked: None,
             };
-            return Some((head, at));
+            return Some((head, next.source));
         }
-    }
-
-    fn is_touched(&self, role: usize, framework: FrameworkId, place: &Place) -> bool {
-        if self.wanted.touched.is_empty() {
-            return false;
-        }
-        let Some(role) = self.roles.get(role) else {
-            return false;
-        };
-        self.wanted
-            .touched
-            .get(&(role.path.clone(), framework))
-            .is_some_and(|places| places.contains(place))
     }
 
     fn is_dead(&self, contender: usize, head: &Head<'_>) -> bool {
@@ -429,45 +376,32 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Puts a contender with a head into its role's order.
+    /// Puts a contender with a head into its role's line.
     fn enter(&mut self, number: usize) {
-        let Some(contender) = self.contenders.get(number) else {
+        let Some(contender) = self.contenders.get_mut(number) else {
             return;
         };
-        let Some(shape) = self.head_shape(contender) else {
+        let shape = contender.head.and_then(|head| self.shapes.get(head.shape));
+        let Some(shape) = shape else {
             return;
         };
-        let share = self.scale.share(&contender.held, &shape.charge, 1000);
-        let place = (share, contender.framework, number);
+        let (held, task) = (&contender.held, &shape.entry.charge);
+        contender.share = self.scale.share(held, task, Weight::ONE);
         if let Some(role) = self.roles.get_mut(contender.role) {
-            role.queue.insert(place);
+            role.line
+                .insert((contender.share, contender.framework, number));
         }
     }
 
-    /// Puts a role with contenders into the order.
-    fn enter_role(&mut self, number: usize) {
-        let Some(role) = self.roles.get(number) else {
-            return;
-        };
-        let Some((_, _, first)) = role.queue.first() else {
-            return;
-        };
-        let Some(shape) = self
-            .contenders
-            .get(*first)
-            .and_then(|first| self.head_shape(first))
-        else {
-            return;
-        };
-        let share = self
-            .scale
-            .share(&role.held, &shape.charge, role.weight_milli);
-        self.order.insert((role.weight_milli == 0, share, number));
-    }
-
-    fn head_shape(&self, contender: &Contender<'a>) -> Option<&'a ShapeEntry> {
-        let head = contender.head.as_ref()?;
-        self.shapes.get(head.shape).map(|shape| shape.entry)
+    /// The place in the order of a role with contenders.
+    fn rank(&mut self, number: usize) -> Option<Rank<'a>> {
+        let role = self.roles.get_mut(number)?;
+        let (_, _, first) = role.line.first()?;
+        let head = self.contenders.get(*first)?.head?;
+        let shape = self.shapes.get(head.shape)?;
+        let task = &shape.entry.charge;
+        let share = self.scale.share(&role.held, task, role.weight);
+        Some(role.rank(share, number))
     }
 
     /// One turn of a contender: tasks of its head up to the next step, the cap, or what fits.
@@ -519,12 +453,8 @@ impl<'a> Fill<'a> {
             return head.looked;
         }
         let framework = self.contenders.get(number)?.framework;
-        let looked = self.note(framework, head.place, head.domain, false)?;
-        if let Some(entry) = self.view.frameworks.get(&framework) {
-            self.offered
-                .entry(framework)
-                .or_insert_with(|| entry.offered.clone());
-        }
+        let shape = (head.domain, Some(head.shape));
+        let looked = self.note(framework, head.place, shape, false)?;
         let contender = self.contenders.get_mut(number)?;
         contender.head = Some(Head {
             looked: Some(looked),
@@ -540,23 +470,22 @@ impl<'a> Fill<'a> {
         else {
             return 0;
         };
-        let (Some(role), Some(shape)) = (
+        let (Some(role), Some(shape), Some(out)) = (
             self.roles.get(contender.role),
             self.shapes.get(looked.shape),
+            self.out.get(contender.out),
         ) else {
             return 0;
         };
         let task = &shape.entry.charge;
-        let framework = self.view.framework(contender.framework);
-        let halvings = framework.map_or(0, |view| view.cap_halvings);
-        let out = self.offered.get(&contender.framework);
-        let out = out.map(Vec::as_slice).unwrap_or_default();
-        let room = self.scale.room(out, shape.entry, halvings);
+        let room = self.scale.room(&out.amounts, shape.entry, out.halvings);
         looked.capped = room == 0;
         let of_role = self
             .scale
-            .tasks_in_step(&role.held, task, role.weight_milli);
-        let of_own = self.scale.tasks_in_step(&contender.held, task, 1000);
+            .tasks_in_step(role.share, &role.held, task, role.weight.milli);
+        let of_own = self
+            .scale
+            .tasks_in_step(contender.share, &contender.held, task, 1000);
         let remaining = looked.claim.remaining.saturating_sub(looked.placed);
         remaining.min(room).min(of_role).min(of_own)
     }
@@ -571,13 +500,12 @@ impl<'a> Fill<'a> {
         let Some(shape) = self.shapes.get_mut(looked.shape) else {
             return 0;
         };
-        let hidden = contender.hidden;
+        let hidden = self
+            .view
+            .refusals_of(contender.framework, &contender.queue.path);
         let found = match looked.domain {
             Domain::All => self.scratch.search(shape, hidden),
-            Domain::Dirty => {
-                let agents = &self.wanted.agents;
-                self.scratch.search_among(agents, shape, hidden)
-            }
+            Domain::Dirty => self.scratch.search_among(&self.dirty, shape, hidden),
         };
         let Some(found) = found else {
             match (hidden, looked.domain) {
@@ -592,21 +520,29 @@ impl<'a> Fill<'a> {
             }
             return 0;
         };
-        let (count, charge) = self.scratch.book(found, shape, head, most);
+        let (count, named) = self.scratch.book(found, shape, head, most);
         looked.placed = looked.placed.saturating_add(count);
-        let out = self.offered.entry(contender.framework).or_default();
-        let role = self
-            .roles
-            .get_mut(contender.role)
-            .map(|role| &mut role.held);
-        for sums in [Some(&mut contender.held), Some(out), role]
-            .into_iter()
-            .flatten()
-        {
-            for (kind, amount) in &charge {
-                add(sums, *kind, *amount);
-            }
+        let (charge, times) = match &named {
+            Some(named) => (named.as_slice(), 1),
+            None => (shape.entry.charge.as_slice(), count),
+        };
+        add_times(&mut contender.held, charge, times);
+        if let Some(out) = self.out.get_mut(contender.out) {
+            add_times(&mut out.amounts, charge, times);
+        }
+        if let Some(role) = self.roles.get_mut(contender.role) {
+            add_times(&mut role.held, charge, times);
         }
         count
     }
+}
+
+/// What is out to a framework before the round.
+pub(crate) fn out_of(view: &View, framework: FrameworkId) -> Option<Out<'_>> {
+    let entry = view.frameworks.get(&framework)?;
+    Some(Out {
+        framework,
+        amounts: Cow::Borrowed(&entry.offered),
+        halvings: entry.view.cap_halvings,
+    })
 }

@@ -35,6 +35,10 @@
 //!   better: claims put, agents with more free, frameworks that came back or have less out.
 //! - **P9** The same view and the same dirty set give the same round, whatever patches led there.
 //!
+//! The view keeps who contends with what it holds, and agents in order, and is patched with each
+//! change. A round points into it and copies only what it changes; after one change its cost is a
+//! glance at each queue, not at each agent.
+//!
 //! Shares are compared exactly. A turn gives tasks until the share passes the next of
 //! max(4096, 16 × waiting queues) steps, so that small tasks do not need a turn each.
 
@@ -42,6 +46,7 @@
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod contend;
 pub mod explain;
 mod fill;
 mod order;

@@ -1,6 +1,6 @@
 //! The fair order as arithmetic: dominant shares including the claim, and the cap.
 
-use crate::share::{Share, most_within};
+use crate::share::{Share, Weight, most_within};
 use crate::view::ShapeEntry;
 use crate::view::kinds::{Amounts, amount};
 
@@ -13,7 +13,7 @@ pub(crate) struct Scale {
 
 impl Scale {
     /// `max_r (held_r + more_r) / C_r ÷ weight`.
-    pub(crate) fn share(&self, held: &[u64], more: &[(usize, u64)], weight_milli: u32) -> Share {
+    pub(crate) fn share(&self, held: &[u64], more: &[(usize, u64)], weight: Weight) -> Share {
         let mut most = (0_u64, 1_u64);
         let kinds = held.len().max(self.capacity.len());
         let mut consider = |number: usize, sum: u64| {
@@ -28,17 +28,19 @@ impl Scale {
         for (number, more) in more {
             consider(*number, amount(held, *number).saturating_add(*more));
         }
-        Share::new(most.0, most.1, weight_milli)
+        Share::weighted(most.0, most.1, weight)
     }
 
-    /// Tasks until the share passes the next step of the grid; at least one.
+    /// Tasks until the share, which is that of what is held and one task, passes the next step of
+    /// the grid; at least one.
     pub(crate) fn tasks_in_step(
         &self,
+        share: Share,
         held: &[u64],
         task: &[(usize, u64)],
         weight_milli: u32,
     ) -> u32 {
-        let step = self.share(held, task, weight_milli).step(self.grid);
+        let step = share.step(self.grid);
         let tasks = task
             .iter()
             .map(|(number, want)| {

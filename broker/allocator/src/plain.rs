@@ -1,14 +1,15 @@
 //! Plain offers: what the claims left free goes, agent by agent, to frameworks that opted in.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mete_model::quota::{Charge, Kind};
 use mete_model::{AgentId, Bytes, FrameworkId, MilliCpu, Resources, RolePath};
 
-use crate::fill::Fill;
+use crate::contend::add_times;
+use crate::fill::{Fill, out_of};
 use crate::order::Scale;
 use crate::round::Dirty;
-use crate::share::Share;
+use crate::share::{Share, Weight};
 use crate::view::View;
 use crate::view::kinds::{Amounts, add, amount};
 
@@ -23,6 +24,8 @@ pub(crate) struct Taker<'a> {
     pub(crate) role: &'a RolePath,
     role_number: usize,
     held: Amounts,
+    /// The place of what is out to it.
+    out: usize,
     /// Every agent, not only the dirty ones.
     everywhere: bool,
 }
@@ -39,7 +42,7 @@ pub(crate) struct Takers<'a> {
 struct TakerRole<'a> {
     path: &'a RolePath,
     held: Amounts,
-    weight_milli: u32,
+    weight: Weight,
     /// Its takers by share.
     queue: BTreeSet<(Share, usize)>,
 }
@@ -47,33 +50,20 @@ struct TakerRole<'a> {
 impl<'a> Takers<'a> {
     /// Who takes plain offers in this round.
     pub(crate) fn of(view: &'a View, dirty: &Dirty) -> Self {
-        let mut pairs: Vec<(&'a RolePath, FrameworkId)> = Vec::new();
-        for (id, entry) in &view.frameworks {
-            if entry.view.connected && entry.view.plain_offers {
-                let open = entry
-                    .view
-                    .roles
-                    .iter()
-                    .filter(|(_, suppressed)| !**suppressed);
-                pairs.extend(open.map(|(role, _)| (role, *id)));
-            }
-        }
-        pairs.sort_unstable();
         let mut takers = Self::default();
-        for (role, framework) in pairs {
-            takers.add(view, role, framework, dirty);
+        for (role, framework) in &view.takers {
+            takers.add(view, role, *framework, dirty);
         }
         takers
     }
 
     fn add(&mut self, view: &'a View, role: &'a RolePath, framework: FrameworkId, dirty: &Dirty) {
         if self.roles.last().is_none_or(|last| last.path != role) {
-            let held = view.role_held.get(role);
-            let held = held.map(crate::view::kinds::Sums::amounts);
+            let held = view.role_entries.get(role);
             self.roles.push(TakerRole {
                 path: role,
-                held: held.unwrap_or_default(),
-                weight_milli: view.weight_milli(role),
+                held: held.map(|entry| entry.held.clone()).unwrap_or_default(),
+                weight: Weight::new(view.weight_milli(role)),
                 queue: BTreeSet::new(),
             });
         }
@@ -91,6 +81,7 @@ impl<'a> Takers<'a> {
             role,
             role_number: self.roles.len().saturating_sub(1),
             held,
+            out: 0,
             everywhere: dirty.all || dirty.frameworks.contains(&framework),
         });
     }
@@ -105,9 +96,9 @@ impl<'a> Takers<'a> {
             return;
         };
         role.queue
-            .insert((scale.share(&taker.held, &[], 1000), number));
-        let share = scale.share(&role.held, &[], role.weight_milli);
-        self.order.insert((role.weight_milli == 0, share, at));
+            .insert((scale.share(&taker.held, &[], Weight::ONE), number));
+        let share = scale.share(&role.held, &[], role.weight);
+        self.order.insert((role.weight.milli == 0, share, at));
     }
 
     /// Takes a taker, and its role with the share that it has now, out of the order.
@@ -120,11 +111,11 @@ impl<'a> Takers<'a> {
             return;
         };
         role.queue
-            .remove(&(scale.share(&taker.held, &[], 1000), number));
-        let share = scale.share(&role.held, &[], role.weight_milli);
-        self.order.remove(&(role.weight_milli == 0, share, at));
+            .remove(&(scale.share(&taker.held, &[], Weight::ONE), number));
+        let share = scale.share(&role.held, &[], role.weight);
+        self.order.remove(&(role.weight.milli == 0, share, at));
         if !role.queue.is_empty() {
-            self.order.insert((role.weight_milli == 0, share, at));
+            self.order.insert((role.weight.milli == 0, share, at));
         }
     }
 
@@ -155,13 +146,16 @@ impl<'a> Fill<'a> {
         } else {
             changed.iter().copied().collect()
         };
+        let known = self.out.iter().enumerate();
+        let mut known: BTreeMap<FrameworkId, usize> =
+            known.map(|(at, out)| (out.framework, at)).collect();
         for number in 0..takers.list.len() {
-            if let Some(taker) = takers.list.get(number)
-                && let Some(entry) = self.view.frameworks.get(&taker.framework)
-            {
-                self.offered
-                    .entry(taker.framework)
-                    .or_insert_with(|| entry.offered.clone());
+            if let Some(taker) = takers.list.get_mut(number) {
+                let framework = taker.framework;
+                taker.out = *known.entry(framework).or_insert(self.out.len());
+                if taker.out == self.out.len() {
+                    self.out.extend(out_of(self.view, framework));
+                }
             }
             takers.enter(&self.scale, number);
         }
@@ -205,7 +199,7 @@ impl<'a> Fill<'a> {
             {
                 return None;
             }
-            let part = self.cut(taker.framework, &now);
+            let part = self.cut(taker, &now);
             if part.is_none() {
                 full.push(number);
             }
@@ -237,15 +231,17 @@ impl<'a> Fill<'a> {
             return;
         };
         let place = |role: &TakerRole<'_>, scale: &Scale| {
-            let share = scale.share(&role.held, &[], role.weight_milli);
-            (role.weight_milli == 0, share, at)
+            let share = scale.share(&role.held, &[], role.weight);
+            (role.weight.milli == 0, share, at)
         };
         takers.order.remove(&place(role, &self.scale));
-        let out = self.offered.entry(taker.framework).or_default();
-        for sums in [&mut taker.held, out, &mut role.held] {
+        for sums in [&mut taker.held, &mut role.held] {
             for (kind, more) in charge {
                 add(sums, *kind, *more);
             }
+        }
+        if let Some(out) = self.out.get_mut(taker.out) {
+            add_times(&mut out.amounts, charge, 1);
         }
         if !role.queue.is_empty() {
             takers.order.insert(place(role, &self.scale));
@@ -253,13 +249,12 @@ impl<'a> Fill<'a> {
     }
 
     /// As much of an agent as the framework's cap leaves room for; `None` if that is too little.
-    fn cut(&self, framework: FrameworkId, now: &Resources) -> Option<Resources> {
-        let halvings = self.view.framework(framework)?.cap_halvings;
-        let out = self.offered.get(&framework)?;
+    fn cut(&self, taker: &Taker<'_>, now: &Resources) -> Option<Resources> {
+        let out = self.out.get(taker.out)?;
         let room = |kind: &Kind| {
             let number = self.view.number(kind)?;
-            let cap = self.scale.cap(number, halvings);
-            Some(cap.saturating_sub(amount(out, number)))
+            let cap = self.scale.cap(number, out.halvings);
+            Some(cap.saturating_sub(amount(&out.amounts, number)))
         };
         let cpu = now.cpu.min(MilliCpu(room(&Kind::Cpu)?));
         let memory = now.memory.min(Bytes(room(&Kind::Memory)?));

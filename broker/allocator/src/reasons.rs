@@ -149,7 +149,7 @@ fn each_fit_before(
             if bookers.peek().is_none() {
                 return ControlFlow::Continue(());
             }
-            let Some(free) = view.agents.get(&agent).map(|agent| &agent.free) else {
+            let Some(free) = view.agent(agent).map(|agent| &agent.free) else {
                 return ControlFlow::Continue(());
             };
             if !fits(shape.shape, free) {
@@ -205,7 +205,7 @@ pub(crate) fn infeasible(view: &View, shape: &ShapeState<'_>) -> Option<Short> {
         let mut found = false;
         if let Some(group) = view.groups.values().nth(*at) {
             group.total.scan(&shape.entry.need, |entry| {
-                let total = view.agents.get(&entry.agent).map(|agent| &agent.total);
+                let total = view.agent(entry.agent).map(|agent| &agent.total);
                 found = total.is_some_and(|total| fits(shape.shape, total));
                 if found {
                     ControlFlow::Break(())
@@ -219,7 +219,7 @@ pub(crate) fn infeasible(view: &View, shape: &ShapeState<'_>) -> Option<Short> {
         }
     }
     let trees = view.groups.values().map(|group| &group.total);
-    let closest = nearest(trees, shape).and_then(|entry| view.agents.get(&entry.agent));
+    let closest = nearest(trees, shape).and_then(|entry| view.agent(entry.agent));
     let empty = Resources::default();
     let total = closest.map_or(&empty, |agent| &agent.total);
     fit(shape.shape, total).err().map(|miss| short_of(&miss))

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use mete_model::device::WHOLE;
 use mete_model::quota::Charge;
 use mete_model::{AgentId, ClassPath, Resources, Shape, fit};
 
 use crate::view::free::Free;
 use crate::view::kinds::Sums;
 use crate::view::tree::{Entry, Tree};
-use crate::view::{RefusalView, ShapeEntry, View};
+use crate::view::{AgentEntry, RefusalView, ShapeEntry, View};
 
 /// Agents that fit and are compared before the best of them is taken. The order of the trees is
 /// best fit already; comparing a few more balances CPU against memory.
@@ -38,6 +39,16 @@ impl ShapeState<'_> {
     fn has_names(&self) -> bool {
         self.shape.cores > 0 || !self.shape.devices.is_empty()
     }
+
+    /// Says whether an agent with devices of these classes, one of which is wanted, fits as soon as
+    /// its numbers cover the need: there is only one want, of one device or of untouched ones, and
+    /// only one class that may serve it.
+    fn is_simple(&self, classes: &[ClassPath]) -> bool {
+        match self.shape.devices.as_slice() {
+            [want] => classes.len() == 1 && (want.milli == WHOLE || want.count == 1),
+            _ => false,
+        }
+    }
 }
 
 /// An agent that was booked on.
@@ -45,7 +56,7 @@ impl ShapeState<'_> {
 pub(crate) struct Touched {
     group: usize,
     free: Free,
-    /// Set once names were taken; its amounts are in `free`.
+    /// All that is free, by name; `None` where nothing has a name.
     names: Option<Box<Resources>>,
     /// The last draft on it.
     last: Option<usize>,
@@ -81,8 +92,7 @@ pub(crate) struct Scratch<'a> {
     pub(crate) view: &'a View,
     groups: Vec<(&'a [ClassPath], Cow<'a, Tree>)>,
     touched: Vec<Touched>,
-    /// By the agent's number in the view: one more than its place in `touched`, 0 if untouched.
-    notes: Vec<u32>,
+    notes: Notes,
     pub(crate) drafts: Vec<Draft>,
     pub(crate) taken: Sums,
     pub(crate) taken_cores: u64,
@@ -113,7 +123,7 @@ impl<'a> Scratch<'a> {
             view,
             groups,
             touched: Vec::new(),
-            notes: vec![0; view.slots_end()],
+            notes: Notes::new(view.slots_end()),
             drafts: Vec::new(),
             taken: Sums::default(),
             taken_cores: 0,
@@ -150,7 +160,9 @@ impl<'a> Scratch<'a> {
                 continue;
             };
             picker.compared = 0;
-            let scanned = tree.scan(&shape.entry.need, |entry| picker.show(self, *at, entry));
+            let scanned = tree.scan(&shape.entry.need, |entry| {
+                picker.show(self, (*at, classes), entry)
+            });
             picker.examined = picker.examined.saturating_add(scanned);
             if picker.is_content(classes) {
                 break;
@@ -163,13 +175,13 @@ impl<'a> Scratch<'a> {
     /// The best of a few agents: the one that [`Scratch::search`] would find if nothing else fits.
     pub(crate) fn search_among(
         &mut self,
-        agents: &[AgentId],
+        agents: &[Found],
         shape: &ShapeState<'_>,
         hidden: Hidden<'_>,
     ) -> Option<Found> {
         let mut fitting: Vec<Found> = agents
             .iter()
-            .filter_map(|agent| self.find(*agent))
+            .map(|found| self.now(found))
             .filter(|found| found.entry.free.covers(&shape.entry.need))
             .collect();
         fitting.sort_by_key(|found| (found.group, found.entry.key()));
@@ -180,7 +192,7 @@ impl<'a> Scratch<'a> {
             };
             picker.compared = 0;
             for found in fitting.iter().filter(|found| found.group == *at) {
-                if picker.show(self, *at, &found.entry).is_break() {
+                if picker.show(self, (*at, classes), &found.entry).is_break() {
                     break;
                 }
             }
@@ -193,7 +205,12 @@ impl<'a> Scratch<'a> {
     }
 
     /// How well an agent whose numbers cover the need fits; `None` if it does not, or is hidden.
-    fn score(&self, shape: &ShapeState<'_>, entry: &Entry, hidden: Hidden<'_>) -> Option<Score> {
+    fn score(
+        &self,
+        (shape, classes): (&ShapeState<'_>, &[ClassPath]),
+        entry: &Entry,
+        hidden: Hidden<'_>,
+    ) -> Option<Score> {
         let free = &entry.free;
         if let Some(refusal) = hidden.and_then(|hidden| hidden.get(&entry.agent))
             && refusal.hides(Some(shape.shape), self.resources(entry)?.as_ref())
@@ -214,7 +231,18 @@ impl<'a> Scratch<'a> {
         if shape.shape.devices.is_empty() {
             return Some((free.devices, left));
         }
+        if need.whole > 0 && shape.is_simple(classes) {
+            return Some((free.devices.saturating_sub(need.devices), left));
+        }
         let now = self.resources(entry)?;
+        if let [want] = shape.shape.devices.as_slice()
+            && shape.is_simple(classes)
+        {
+            // As `fit` picks: the fullest device that still has room.
+            let has_room = now.devices.iter().map(|device| device.milli);
+            let fullest = has_room.filter(|milli| *milli >= want.milli).min()?;
+            return Some((u64::from(fullest.saturating_sub(want.milli)), left));
+        }
         let task = fit(shape.shape, &now).ok()?;
         if need.whole > 0 {
             return Some((free.devices.saturating_sub(need.devices), left));
@@ -228,27 +256,36 @@ impl<'a> Scratch<'a> {
     }
 
     fn touched(&self, slot: usize) -> Option<&Touched> {
-        let place = self.notes.get(slot)?.checked_sub(1)?;
-        self.touched.get(usize::try_from(place).ok()?)
+        self.touched.get(self.notes.get(slot)?)
+    }
+
+    /// An agent that was found before, with its numbers now.
+    pub(crate) fn now(&self, found: &Found) -> Found {
+        let mut now = *found;
+        if let Some(touched) = self.touched(found.entry.slot) {
+            now.entry.free = touched.free;
+        }
+        now
     }
 
     /// What is free on an agent now, by name.
-    pub(crate) fn resources(&self, entry: &Entry) -> Option<Cow<'a, Resources>> {
-        let base = &self.view.agents.get(&entry.agent)?.free;
+    pub(crate) fn resources(&self, entry: &Entry) -> Option<Cow<'_, Resources>> {
         let Some(touched) = self.touched(entry.slot) else {
+            let base = &self.view.agents.get(&entry.agent)?.view.free;
             return Some(Cow::Borrowed(base));
         };
-        let names = touched.names.as_deref();
-        let mut now = names.unwrap_or(base).clone();
-        now.cpu.0 = touched.free.cpu;
-        now.memory.0 = touched.free.memory;
-        now.disk.0 = touched.free.disk;
+        if let Some(names) = touched.names.as_deref() {
+            return Some(Cow::Borrowed(names));
+        }
+        let mut now = Resources::default();
+        set_amounts(&mut now, &touched.free);
         Some(Cow::Owned(now))
     }
 
     /// A schedulable agent with its group and its numbers now.
     pub(crate) fn find(&self, agent: AgentId) -> Option<Found> {
-        let slot = self.view.slot(agent)?;
+        let AgentEntry { slot, view } = self.view.agents.get(&agent)?;
+        let slot = *slot;
         if let Some(touched) = self.touched(slot) {
             let free = touched.free;
             let entry = Entry { agent, slot, free };
@@ -257,7 +294,6 @@ impl<'a> Scratch<'a> {
                 group: touched.group,
             });
         }
-        let view = self.view.agents.get(&agent)?;
         if !view.schedulable {
             return None;
         }
@@ -271,35 +307,33 @@ impl<'a> Scratch<'a> {
         Some(Found { entry, group })
     }
 
-    /// Books up to `most` tasks for the claim with number `to`: how many, and what they count.
+    /// Books up to `most` tasks for the claim with number `to`: how many, and what they count where
+    /// that is not so many times the shape.
     pub(crate) fn book(
         &mut self,
         found: Found,
         shape: &ShapeState<'_>,
         to: usize,
         most: u32,
-    ) -> (u32, Vec<(usize, u64)>) {
+    ) -> (u32, Option<Vec<(usize, u64)>>) {
         if !shape.has_names() {
             let mut after = found.entry.free;
             let count = after.how_many(&shape.entry.need, most);
             after.take(&shape.entry.need, count);
             self.settle(found, after, None, (to, count, None));
-            let times =
-                |(kind, amount): &(usize, u64)| (*kind, amount.saturating_mul(u64::from(count)));
-            let charge: Vec<_> = shape.entry.charge.iter().map(times).collect();
-            self.taken.add(&charge);
-            return (count, charge);
+            self.taken.add_times(&shape.entry.charge, count);
+            return (count, None);
         }
         let Some(now) = self.resources(&found.entry) else {
-            return (0, Vec::new());
+            return (0, None);
         };
         let (sum, count) = fit::carve(shape.shape, &now, most);
         let mut left = now.into_owned();
         if count == 0 || left.subtract(&sum).is_err() {
-            return (0, Vec::new());
+            return (0, None);
         }
         let charge = self.take_named(found, left, (to, count, sum));
-        (count, charge)
+        (count, Some(charge))
     }
 
     /// Books resources by name, with `left` free after it.
@@ -345,6 +379,8 @@ impl<'a> Scratch<'a> {
         touched.free = after;
         if names.is_some() {
             touched.names = names;
+        } else if let Some(names) = &mut touched.names {
+            set_amounts(names, &after);
         }
         let last = touched.last;
         if let Some(draft) = self.draft_of(last, to) {
@@ -370,18 +406,27 @@ impl<'a> Scratch<'a> {
 
     /// The round's notes on an agent, new ones if it has none.
     fn touch(&mut self, found: &Found) -> Option<&mut Touched> {
-        let note = self.notes.get_mut(found.entry.slot)?;
-        if *note == 0 {
-            self.touched.push(Touched {
-                group: found.group,
-                free: found.entry.free,
-                names: None,
-                last: None,
-            });
-            *note = u32::try_from(self.touched.len()).ok()?;
+        let slot = found.entry.slot;
+        if let Some(place) = self.notes.get(slot) {
+            return self.touched.get_mut(place);
         }
-        let place = usize::try_from(note.saturating_sub(1)).ok()?;
-        self.touched.get_mut(place)
+        let free = &found.entry.free;
+        let group = self.groups.get(found.group);
+        let has_devices = group.is_some_and(|(classes, _)| !classes.is_empty());
+        let names = if has_devices || free.devices > 0 || free.cores > 0 {
+            let agent = self.view.agents.get(&found.entry.agent)?;
+            Some(Box::new(agent.view.free.clone()))
+        } else {
+            None
+        };
+        self.notes.set(slot, self.touched.len());
+        self.touched.push(Touched {
+            group: found.group,
+            free: found.entry.free,
+            names,
+            last: None,
+        });
+        self.touched.last_mut()
     }
 
     /// The draft for a claim on the agent whose last draft is `last`.
@@ -411,6 +456,46 @@ impl<'a> Scratch<'a> {
     pub(crate) fn nearest(&self, shape: &ShapeState<'_>) -> Option<Entry> {
         let trees = self.groups.iter().map(|(_, tree)| tree.as_ref());
         nearest(trees, shape)
+    }
+}
+
+/// Takes over what is free by amount.
+fn set_amounts(names: &mut Resources, free: &Free) {
+    names.cpu.0 = free.cpu;
+    names.memory.0 = free.memory;
+    names.disk.0 = free.disk;
+}
+
+/// Notes of one page.
+const PAGE: usize = 256;
+
+/// By the agent's number in the view: its place in `touched`. In pages, so that a round which
+/// books on a few agents does not prepare notes on all of them.
+#[derive(Debug)]
+struct Notes(Vec<Option<Box<[u32; PAGE]>>>);
+
+impl Notes {
+    /// For numbers below `end`.
+    fn new(end: usize) -> Self {
+        let mut pages = Vec::new();
+        pages.resize_with(end.div_ceil(PAGE), || None);
+        Self(pages)
+    }
+
+    fn get(&self, slot: usize) -> Option<usize> {
+        let page = self.0.get(slot / PAGE)?.as_ref()?;
+        let note = *page.get(slot % PAGE)?;
+        // 0 says that there is no note.
+        usize::try_from(note.checked_sub(1)?).ok()
+    }
+
+    fn set(&mut self, slot: usize, place: usize) {
+        if let Some(page) = self.0.get_mut(slot / PAGE) {
+            let page = page.get_or_insert_with(|| Box::new([0; PAGE]));
+            if let Some(note) = page.get_mut(slot % PAGE) {
+                *note = u32::try_from(place.saturating_add(1)).unwrap_or(u32::MAX);
+            }
+        }
     }
 }
 
@@ -464,7 +549,12 @@ impl<'a> Picker<'a> {
     }
 
     /// Looks at an agent whose numbers cover the need; stops when enough were compared.
-    fn show(&mut self, scratch: &Scratch<'_>, group: usize, entry: &Entry) -> ControlFlow<()> {
+    fn show(
+        &mut self,
+        scratch: &Scratch<'_>,
+        (group, classes): (usize, &[ClassPath]),
+        entry: &Entry,
+    ) -> ControlFlow<()> {
         let most = if self.without_devices {
             COMPARED
         } else {
@@ -474,7 +564,7 @@ impl<'a> Picker<'a> {
         let same = self.without_devices && self.hidden.is_none() && self.last == Some(entry.free);
         if same {
             self.compared = self.compared.saturating_add(1);
-        } else if let Some(score) = scratch.score(self.shape, entry, self.hidden) {
+        } else if let Some(score) = scratch.score((self.shape, classes), entry, self.hidden) {
             self.compared = self.compared.saturating_add(1);
             if self.best.is_none_or(|(before, _)| score < before) {
                 let entry = *entry;

@@ -2,39 +2,124 @@
 
 use std::cmp::Ordering;
 
-/// `num / den`, compared exactly; a zero denominator with something above it is more than any
-/// number, nothing of nothing is nothing.
+/// Parts of a whole share in [`Share::rough`].
+const ROUGH_BITS: u32 = 48;
+
+/// A weight, in lowest terms of what it divides by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weight {
+    /// In thousandths.
+    pub(crate) milli: u32,
+    /// 1000 and `milli` (0 counts as 1) without their common factor.
+    times: u32,
+    parts: u32,
+}
+
+impl Weight {
+    /// A weight of 1.
+    pub(crate) const ONE: Self = Self {
+        milli: 1000,
+        times: 1,
+        parts: 1,
+    };
+
+    /// A weight in thousandths; 0 counts as 1 (who has weight 0 is ordered last by the caller).
+    pub(crate) fn new(milli: u32) -> Self {
+        let weight = milli.max(1);
+        let common = gcd(weight, 1000);
+        let part = |number: u32| number.checked_div(common).unwrap_or(number);
+        Self {
+            milli,
+            times: part(1000),
+            parts: part(weight),
+        }
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// `amount / capacity ÷ weight`, compared exactly; no capacity with something above it is more
+/// than any number, nothing of nothing is nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
-    num: u128,
-    den: u128,
+    /// The share in parts of 2^48, rounded down; the largest number when it is more. It decides
+    /// nearly every comparison, and never wrongly.
+    rough: u64,
+    amount: u64,
+    capacity: u64,
+    times: u32,
+    parts: u32,
 }
 
 impl Share {
     /// Nothing.
-    pub(crate) const ZERO: Self = Self { num: 0, den: 1 };
+    pub(crate) const ZERO: Self = Self {
+        rough: 0,
+        amount: 0,
+        capacity: 1,
+        times: 1,
+        parts: 1,
+    };
 
-    /// Makes the share `amount / capacity`, divided by a weight in thousandths (0 counts as 1;
-    /// who has weight 0 is ordered last by the caller).
+    /// Makes the share `amount / capacity`, divided by a weight in thousandths.
     pub(crate) fn new(amount: u64, capacity: u64, weight_milli: u32) -> Self {
+        Self::weighted(amount, capacity, Weight::new(weight_milli))
+    }
+
+    /// The same with a weight that is at hand.
+    pub(crate) fn weighted(amount: u64, capacity: u64, weight: Weight) -> Self {
         if amount == 0 {
             return Self::ZERO;
         }
-        let weight = weight_milli.max(1);
-        let common = gcd(weight, 1000);
-        let part = |number: u32| u128::from(number.checked_div(common).unwrap_or(number));
-        Self {
-            num: u128::from(amount).saturating_mul(part(1000)),
-            den: u128::from(capacity).saturating_mul(part(weight)),
+        let (times, parts) = (weight.times, weight.parts);
+        let mut share = Self {
+            rough: u64::MAX,
+            amount,
+            capacity,
+            times,
+            parts,
+        };
+        // Below 2^64 × 1000, so nothing is shifted out.
+        let above = share.num() << ROUGH_BITS;
+        if let Some(rough) = above.checked_div(share.den()) {
+            share.rough = u64::try_from(rough).unwrap_or(u64::MAX);
         }
+        share
+    }
+
+    fn num(self) -> u128 {
+        u128::from(self.amount).saturating_mul(u128::from(self.times))
+    }
+
+    fn den(self) -> u128 {
+        u128::from(self.capacity).saturating_mul(u128::from(self.parts))
     }
 
     /// The whole steps of `1 / grid` that lie below this share.
     pub(crate) fn step(self, grid: u64) -> u128 {
-        self.num
+        self.num()
             .saturating_mul(u128::from(grid))
-            .checked_div(self.den)
+            .checked_div(self.den())
             .unwrap_or(u128::MAX)
+    }
+
+    /// Compares without the rough numbers.
+    fn compare_exactly(self, other: Self) -> Ordering {
+        let (left, right) = ((self.num(), self.den()), (other.num(), other.den()));
+        match (left.1, right.1) {
+            (0, 0) => return Ordering::Equal,
+            (0, _) => return Ordering::Greater,
+            (_, 0) => return Ordering::Less,
+            _ => {}
+        }
+        match (left.0.checked_mul(right.1), right.0.checked_mul(left.1)) {
+            (Some(left), Some(right)) => left.cmp(&right),
+            _ => compare_slowly(left, right),
+        }
     }
 }
 
@@ -79,18 +164,8 @@ fn compare_slowly(mut left: (u128, u128), mut right: (u128, u128)) -> Ordering {
 
 impl Ord for Share {
     fn cmp(&self, other: &Self) -> Ordering {
-        match (self.den, other.den) {
-            (0, 0) => return Ordering::Equal,
-            (0, _) => return Ordering::Greater,
-            (_, 0) => return Ordering::Less,
-            _ => {}
-        }
-        let left = self.num.checked_mul(other.den);
-        let right = other.num.checked_mul(self.den);
-        match (left, right) {
-            (Some(left), Some(right)) => left.cmp(&right),
-            _ => compare_slowly((self.num, self.den), (other.num, other.den)),
-        }
+        let roughly = self.rough.cmp(&other.rough);
+        roughly.then_with(|| self.compare_exactly(*other))
     }
 }
 
@@ -129,6 +204,34 @@ mod tests {
         assert_eq!(compare_slowly((7, 3), (14, 6)), Ordering::Equal);
         assert_eq!(compare_slowly((7, 3), (15, 6)), Ordering::Less);
         assert_eq!(compare_slowly((8, 3), (15, 6)), Ordering::Greater);
+    }
+
+    #[test]
+    fn the_rough_comparison_never_contradicts_the_exact_one() {
+        let amounts = [
+            0,
+            1,
+            2,
+            3,
+            999,
+            1 << 20,
+            (1 << 54) + 1,
+            u64::MAX - 1,
+            u64::MAX,
+        ];
+        let weights = [0, 1, 1000, 1001, 2000, 3500, u32::MAX];
+        let mut shares = Vec::new();
+        for amount in amounts {
+            for capacity in amounts {
+                shares.extend(weights.map(|weight| Share::new(amount, capacity, weight)));
+            }
+        }
+        for left in &shares {
+            for right in &shares {
+                let exactly = left.compare_exactly(*right);
+                assert_eq!(left.cmp(right), exactly, "{left:?} {right:?}");
+            }
+        }
     }
 
     #[test]

@@ -10,12 +10,15 @@
 mod book;
 pub(crate) mod free;
 pub(crate) mod kinds;
+mod numbered;
 mod patch;
+mod queues;
 pub(crate) mod tree;
 
+pub(crate) use book::AgentEntry;
 pub use book::View;
-pub(crate) use book::{Place, ShapeEntry};
 pub(crate) use patch::classes_of;
+pub(crate) use queues::{Place, Queue, RoleEntry, ShapeEntry};
 
 use std::collections::BTreeMap;
 

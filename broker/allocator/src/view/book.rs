@@ -1,13 +1,13 @@
 //! The view itself: what it holds, and the questions a round asks it.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use mete_model::quota::{Charge, Kind};
 use mete_model::{AgentId, ClaimId, ClassPath, FrameworkId, Resources, RolePath, Shape};
 
-use super::free::Free;
-use super::kinds::{Amounts, Kinds, Sums};
+use super::kinds::{Amounts, Kinds, Sums, amount};
+use super::numbered::Numbered;
+use super::queues::{Queue, RoleEntry, ShapeEntry};
 use super::tree::Tree;
 use super::{AgentView, ClaimView, FrameworkView, RefusalView, RoleView};
 
@@ -17,15 +17,13 @@ const WEIGHT: u32 = 1000;
 /// What the allocator looks at. Made empty, then patched; see [`View::patch`].
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    pub(crate) agents: BTreeMap<AgentId, AgentView>,
+    pub(crate) agents: BTreeMap<AgentId, AgentEntry>,
     pub(crate) frameworks: BTreeMap<FrameworkId, FrameworkEntry>,
     pub(super) roles: BTreeMap<RolePath, RoleView>,
     pub(crate) claims: BTreeMap<FrameworkId, BTreeMap<ClaimId, ClaimView>>,
     pub(super) refusals: BTreeMap<(FrameworkId, RolePath), BTreeMap<AgentId, RefusalView>>,
 
     // Everything below follows from the above.
-    /// Agents by small numbers, so that a round keeps its notes in an array.
-    pub(super) slots: BTreeMap<AgentId, usize>,
     /// Numbers of agents that were removed.
     pub(super) spare_slots: Vec<usize>,
     pub(super) kinds: Kinds,
@@ -37,12 +35,23 @@ pub struct View {
     pub(crate) free: Sums,
     pub(crate) free_cores: u128,
     pub(crate) schedulable: usize,
-    /// By role: what its frameworks hold.
-    pub(crate) role_held: BTreeMap<RolePath, Sums>,
-    /// Claims with something remaining, by what one task needs.
-    pub(crate) shapes: BTreeMap<Shape, ShapeEntry>,
-    /// How many claims wait by role and framework.
-    pub(crate) waiting: BTreeMap<(RolePath, FrameworkId), usize>,
+    /// Roles in which something is held or wanted.
+    pub(crate) role_entries: Numbered<RolePath, RoleEntry>,
+    /// What waiting claims want.
+    pub(crate) shapes: Numbered<Shape, ShapeEntry>,
+    /// By framework: its queues in the order of roles.
+    pub(crate) queues: BTreeMap<FrameworkId, Vec<Queue>>,
+    /// How many queues there are.
+    pub(super) queue_count: usize,
+    /// Who takes plain offers, and in which role.
+    pub(crate) takers: BTreeSet<(RolePath, FrameworkId)>,
+}
+
+/// An agent with its small number, so that a round keeps its notes in an array.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentEntry {
+    pub(crate) slot: usize,
+    pub(crate) view: AgentView,
 }
 
 /// A framework with its charges as numbers.
@@ -62,32 +71,6 @@ pub(crate) struct Group {
     pub(crate) total: Tree,
 }
 
-/// Waiting claims of one shape.
-#[derive(Clone, Debug)]
-pub(crate) struct ShapeEntry {
-    pub(crate) need: Free,
-    pub(crate) charge: Vec<(usize, u64)>,
-    pub(crate) queues: BTreeMap<(RolePath, FrameworkId), BTreeSet<Place>>,
-}
-
-/// A claim's place in its framework's order.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) priority: Reverse<i32>,
-    pub(crate) submitted: u64,
-    pub(crate) claim: ClaimId,
-}
-
-impl Place {
-    pub(crate) fn of(claim: &ClaimId, view: &ClaimView) -> Self {
-        Self {
-            priority: Reverse(view.priority),
-            submitted: view.submitted,
-            claim: claim.clone(),
-        }
-    }
-}
-
 impl View {
     /// A view of nothing.
     #[must_use]
@@ -98,12 +81,12 @@ impl View {
     /// One agent.
     #[must_use]
     pub fn agent(&self, agent: AgentId) -> Option<&AgentView> {
-        self.agents.get(&agent)
+        self.agents.get(&agent).map(|entry| &entry.view)
     }
 
     /// All agents by id.
     pub fn agents(&self) -> impl Iterator<Item = (AgentId, &AgentView)> {
-        self.agents.iter().map(|(id, view)| (*id, view))
+        self.agents.iter().map(|(id, entry)| (*id, &entry.view))
     }
 
     /// One framework.
@@ -153,9 +136,9 @@ impl View {
     /// What the frameworks of a role hold, offers included.
     #[must_use]
     pub fn held(&self, role: &RolePath) -> Charge {
-        self.role_held
+        self.role_entries
             .get(role)
-            .map_or_else(Charge::default, |sums| self.charge(sums))
+            .map_or_else(Charge::default, |entry| self.charge(&entry.sums))
     }
 
     /// Says whether offers may go to this framework in this role: connected, not suppressed.
@@ -185,13 +168,16 @@ impl View {
         framework: FrameworkId,
         role: &RolePath,
     ) -> Option<&BTreeMap<AgentId, RefusalView>> {
+        if self.refusals.is_empty() {
+            return None;
+        }
         self.refusals.get(&(framework, role.clone()))
     }
 
     /// Charges are compared in steps of one part in so many: fine enough that nobody notices, and
     /// coarse enough that a round takes a bounded number of turns per framework.
     pub(crate) fn grid(&self) -> u64 {
-        let queues = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
+        let queues = u64::try_from(self.queue_count).unwrap_or(u64::MAX);
         queues.saturating_mul(16).max(4096)
     }
 
@@ -221,9 +207,13 @@ impl View {
     }
 
     fn charge(&self, sums: &Sums) -> Charge {
+        self.charge_of(|number| sums.get(number))
+    }
+
+    fn charge_of(&self, amount: impl Fn(usize) -> u64) -> Charge {
         self.kinds
             .iter()
-            .map(|(kind, number)| (kind.clone(), sums.get(number)))
+            .map(|(kind, number)| (kind.clone(), amount(number)))
             .collect()
     }
 
@@ -234,8 +224,8 @@ impl View {
         use std::fmt::Write as _;
         let mut text = format!(
             "agents {:?}\nroles {:?}\nclaims {:?}\nrefusals {:?}\ncapacity {:?}\nfree {:?} {}\n\
-             schedulable {}\nwaiting {:?}\n",
-            self.agents,
+             schedulable {}\nqueues {}\ntakers {:?}\n",
+            self.agents().collect::<Vec<_>>(),
             self.roles,
             self.claims,
             self.refusals,
@@ -243,13 +233,17 @@ impl View {
             self.free(),
             self.free_cores,
             self.schedulable,
-            self.waiting,
+            self.queue_count,
+            self.takers,
         );
         for (id, entry) in &self.frameworks {
             let _ = writeln!(text, "framework {id} {:?}", entry.view);
         }
-        for role in self.role_held.keys() {
-            let _ = writeln!(text, "held {role} {:?}", self.held(role));
+        for (role, _, entry) in self.role_entries.iter() {
+            let held = self.charge_of(|kind| amount(&entry.held, kind));
+            let (sums, weight) = (self.held(role), entry.weight);
+            let queues = entry.queues;
+            let _ = writeln!(text, "role {role} {sums:?} {held:?} {weight:?} {queues}");
         }
         for (classes, group) in &self.groups {
             let free: Vec<_> = group
@@ -264,20 +258,33 @@ impl View {
                 .collect();
             let _ = writeln!(text, "group {classes:?} {free:?} {total:?}");
         }
-        for (shape, entry) in &self.shapes {
-            let _ = writeln!(text, "shape {shape:?} {:?} {:?}", entry.need, entry.queues);
+        for (shape, _, entry) in self.shapes.iter() {
+            let _ = writeln!(text, "shape {shape:?} {:?} {}", entry.need, entry.queues);
+        }
+        for (framework, queues) in &self.queues {
+            for queue in queues {
+                let (path, served) = (&queue.path, queue.served);
+                let role = self.role_entries.key(queue.role);
+                let held = self.charge_of(|kind| amount(&queue.held, kind));
+                let _ = writeln!(text, "queue {framework} {path} {role:?} {served} {held:?}");
+                for source in &queue.sources {
+                    let shape = self.shapes.key(source.shape);
+                    let _ = writeln!(text, "  {shape:?} {:?}", source.places);
+                }
+            }
         }
         text
     }
 
-    /// The number of an agent that is known.
-    pub(crate) fn slot(&self, agent: AgentId) -> Option<usize> {
-        self.slots.get(&agent).copied()
-    }
-
     /// Above every number in use.
     pub(crate) fn slots_end(&self) -> usize {
-        self.slots.len().saturating_add(self.spare_slots.len())
+        self.agents.len().saturating_add(self.spare_slots.len())
+    }
+
+    /// A shape that is waited for.
+    pub(crate) fn shape(&self, shape: &Shape) -> Option<(&Shape, &ShapeEntry)> {
+        let (shape, number) = self.shapes.find(shape)?;
+        Some((shape, self.shapes.at(number)?))
     }
 
     pub(crate) fn number(&self, kind: &Kind) -> Option<usize> {

@@ -87,16 +87,33 @@ impl Free {
         self.best = self.best.max(other.best);
     }
 
-    /// Says whether taking this away may lower the `most` of a set.
-    pub(crate) fn touches(&self, most: &Self) -> bool {
-        self.cpu >= most.cpu
-            || self.memory >= most.memory
-            || self.disk >= most.disk
-            || self.cores >= most.cores
-            || (self.devices > 0
-                && (self.devices >= most.devices
-                    || self.whole >= most.whole
-                    || self.best >= most.best))
+    /// How many numbers there are.
+    pub(crate) const NUMBERS: usize = 7;
+
+    /// All numbers.
+    pub(crate) fn numbers(&self) -> [u64; Self::NUMBERS] {
+        [
+            self.devices,
+            self.cpu,
+            self.memory,
+            self.disk,
+            u64::from(self.cores),
+            u64::from(self.whole),
+            u64::from(self.best),
+        ]
+    }
+
+    /// For each number, whether it is at least the other's.
+    pub(crate) fn reaches(&self, most: &Self) -> [bool; Self::NUMBERS] {
+        [
+            self.devices >= most.devices,
+            self.cpu >= most.cpu,
+            self.memory >= most.memory,
+            self.disk >= most.disk,
+            self.cores >= most.cores,
+            self.whole >= most.whole,
+            self.best >= most.best,
+        ]
     }
 
     /// How far `need` gets, in the order in which [`mete_model::fit`] looks: the number of kinds

@@ -69,6 +69,16 @@ pub(crate) fn add(amounts: &mut Amounts, number: usize, more: u64) {
     }
 }
 
+/// Sets one kind.
+pub(crate) fn set(amounts: &mut Amounts, number: usize, sum: u64) {
+    if amounts.len() <= number {
+        amounts.resize(number.saturating_add(1), 0);
+    }
+    if let Some(amount) = amounts.get_mut(number) {
+        *amount = sum;
+    }
+}
+
 /// Sums over many agents or frameworks: wide enough never to overflow, so that what was added can
 /// be taken away again exactly.
 #[derive(Clone, Debug, Default)]
@@ -84,6 +94,13 @@ impl Sums {
             if let Some(sum) = self.0.get_mut(*number) {
                 *sum = sum.saturating_add(u128::from(*more));
             }
+        }
+    }
+
+    /// Adds a charge so many times.
+    pub(crate) fn add_times(&mut self, pairs: &[(usize, u64)], count: u32) {
+        for (number, more) in pairs {
+            self.add(&[(*number, more.saturating_mul(u64::from(count)))]);
         }
     }
 

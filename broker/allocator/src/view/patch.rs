@@ -3,10 +3,11 @@
 use mete_model::quota::Charge;
 use mete_model::{AgentId, ClaimId, ClassPath, FrameworkId, Resources, RolePath};
 
-use super::book::{FrameworkEntry, Place, ShapeEntry, View};
+use super::book::{AgentEntry, FrameworkEntry, View};
 use super::free::Free;
 use super::tree::Entry;
-use super::{AgentView, Change, ClaimView, FrameworkView, RefusalView};
+use super::{AgentView, Change, ClaimView, FrameworkView, RefusalView, RoleView};
+use crate::share::Weight;
 
 impl View {
     /// Applies one change. Putting again replaces; removing what is not there does nothing.
@@ -14,12 +15,7 @@ impl View {
         match change {
             Change::Agent(id, agent) => self.patch_agent(id, agent),
             Change::Framework(id, framework) => self.patch_framework(id, framework),
-            Change::Role(path, Some(role)) => {
-                self.roles.insert(path, role);
-            }
-            Change::Role(path, None) => {
-                self.roles.remove(&path);
-            }
+            Change::Role(path, role) => self.patch_role(path, role),
             Change::Claim(framework, id, claim) => self.patch_claim(framework, id, claim),
             Change::Refusal(framework, role, agent, refusal) => {
                 self.patch_refusal((framework, role), agent, refusal);
@@ -29,24 +25,33 @@ impl View {
 
     fn patch_agent(&mut self, id: AgentId, agent: Option<AgentView>) {
         let next = self.slots_end();
-        let spare = &mut self.spare_slots;
-        let slot = *self
-            .slots
-            .entry(id)
-            .or_insert_with(|| spare.pop().unwrap_or(next));
-        if let Some(old) = self.agents.remove(&id) {
-            self.count_agent((id, slot), &old, false);
+        let old = self.agents.remove(&id);
+        if let Some(old) = &old {
+            self.count_agent((id, old.slot), &old.view, false);
         }
-        if let Some(new) = agent {
-            self.count_agent((id, slot), &new, true);
-            self.agents.insert(id, new);
-        } else {
-            self.slots.remove(&id);
-            self.spare_slots.push(slot);
-            for refusals in self.refusals.values_mut() {
-                refusals.remove(&id);
-            }
-            self.refusals.retain(|_, refusals| !refusals.is_empty());
+        if let Some(view) = agent {
+            let slot = old.map(|old| old.slot);
+            let slot = slot.or_else(|| self.spare_slots.pop()).unwrap_or(next);
+            self.count_agent((id, slot), &view, true);
+            self.agents.insert(id, AgentEntry { slot, view });
+            return;
+        }
+        self.spare_slots.extend(old.map(|old| old.slot));
+        for refusals in self.refusals.values_mut() {
+            refusals.remove(&id);
+        }
+        self.refusals.retain(|_, refusals| !refusals.is_empty());
+    }
+
+    fn patch_role(&mut self, path: RolePath, role: Option<RoleView>) {
+        match role {
+            Some(role) => self.roles.insert(path.clone(), role),
+            None => self.roles.remove(&path),
+        };
+        let weight = Weight::new(self.weight_milli(&path));
+        let number = self.role_entries.find(&path).map(|(_, number)| number);
+        if let Some(entry) = number.and_then(|number| self.role_entries.at_mut(number)) {
+            entry.weight = weight;
         }
     }
 
@@ -91,18 +96,20 @@ impl View {
 
     fn patch_framework(&mut self, id: FrameworkId, framework: Option<FrameworkView>) {
         if let Some(old) = self.frameworks.remove(&id) {
-            for (role, held) in old.held {
-                if let Some(sums) = self.role_held.get_mut(&role) {
-                    sums.subtract(&held);
-                    if sums.is_zero() {
-                        self.role_held.remove(&role);
-                    }
-                }
+            for (role, held) in &old.held {
+                self.count_held(role, held, false);
+            }
+            for role in taken_in(&old.view) {
+                self.takers.remove(&(role.clone(), id));
             }
         }
         if let Some(view) = framework {
+            for role in taken_in(&view) {
+                self.takers.insert((role.clone(), id));
+            }
             let entry = self.count_framework(view);
             self.frameworks.insert(id, entry);
+            self.settle_queues(id);
             return;
         }
         let claims: Vec<ClaimId> = self
@@ -126,7 +133,7 @@ impl View {
         for (role, held) in &entry.view.held {
             let held = self.kinds.pairs(held);
             if !held.is_empty() {
-                self.role_held.entry(role.clone()).or_default().add(&held);
+                self.count_held(role, &held, true);
                 entry.held.insert(role.clone(), held);
             }
         }
@@ -148,50 +155,6 @@ impl View {
         }
     }
 
-    fn enter_queue(&mut self, framework: FrameworkId, id: &ClaimId, claim: &ClaimView) {
-        if claim.remaining == 0 {
-            return;
-        }
-        let key = (claim.role.clone(), framework);
-        let charge = self.kinds.pairs(&Charge::of_shape(&claim.shape));
-        let entry = self
-            .shapes
-            .entry(claim.shape.clone())
-            .or_insert_with(|| ShapeEntry {
-                need: Free::need(&claim.shape),
-                charge,
-                queues: std::collections::BTreeMap::new(),
-            });
-        let place = Place::of(id, claim);
-        entry.queues.entry(key.clone()).or_default().insert(place);
-        let waiting = self.waiting.entry(key).or_default();
-        *waiting = waiting.saturating_add(1);
-    }
-
-    fn leave_queue(&mut self, framework: FrameworkId, id: &ClaimId, claim: &ClaimView) {
-        if claim.remaining == 0 {
-            return;
-        }
-        let key = (claim.role.clone(), framework);
-        if let Some(entry) = self.shapes.get_mut(&claim.shape) {
-            if let Some(queue) = entry.queues.get_mut(&key) {
-                queue.remove(&Place::of(id, claim));
-                if queue.is_empty() {
-                    entry.queues.remove(&key);
-                }
-            }
-            if entry.queues.is_empty() {
-                self.shapes.remove(&claim.shape);
-            }
-        }
-        if let Some(waiting) = self.waiting.get_mut(&key) {
-            *waiting = waiting.saturating_sub(1);
-            if *waiting == 0 {
-                self.waiting.remove(&key);
-            }
-        }
-    }
-
     fn patch_refusal(
         &mut self,
         key: (FrameworkId, RolePath),
@@ -207,6 +170,13 @@ impl View {
             }
         }
     }
+}
+
+/// The roles in which a framework takes plain offers.
+fn taken_in(view: &FrameworkView) -> impl Iterator<Item = &RolePath> {
+    let takes = view.connected && view.plain_offers;
+    let open = move |(_, suppressed): &(&RolePath, &bool)| takes && !**suppressed;
+    view.roles.iter().filter(open).map(|(role, _)| role)
 }
 
 /// The exact classes of an agent's devices, each once, in order.

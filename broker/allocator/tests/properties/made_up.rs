@@ -204,30 +204,46 @@ impl Model {
     pub(crate) fn of(changes: &[[u8; 8]]) -> Self {
         let mut model = Self::default();
         for bytes in changes {
-            match change(bytes) {
-                Change::Agent(id, agent) => {
-                    if agent.is_none() {
-                        model.refusals.retain(|key, _| key.2 != id);
-                    }
-                    put(&mut model.agents, id, agent);
-                }
-                Change::Framework(id, framework) => {
-                    if framework.is_none() {
-                        model.claims.retain(|key, _| key.0 != id);
-                        model.refusals.retain(|key, _| key.0 != id);
-                    }
-                    put(&mut model.frameworks, id, framework);
-                }
-                Change::Role(path, role) => put(&mut model.roles, path, role),
-                Change::Claim(framework, id, claim) => {
-                    put(&mut model.claims, (framework, id), claim);
-                }
-                Change::Refusal(framework, role, agent, refusal) => {
-                    put(&mut model.refusals, (framework, role, agent), refusal);
-                }
-            }
+            model.apply(change(bytes));
         }
         model
+    }
+
+    pub(crate) fn apply(&mut self, change: Change) {
+        match change {
+            Change::Agent(id, agent) => {
+                if agent.is_none() {
+                    self.refusals.retain(|key, _| key.2 != id);
+                }
+                put(&mut self.agents, id, agent);
+            }
+            Change::Framework(id, framework) => {
+                if framework.is_none() {
+                    self.claims.retain(|key, _| key.0 != id);
+                    self.refusals.retain(|key, _| key.0 != id);
+                }
+                put(&mut self.frameworks, id, framework);
+            }
+            Change::Role(path, role) => put(&mut self.roles, path, role),
+            Change::Claim(framework, id, claim) => {
+                put(&mut self.claims, (framework, id), claim);
+            }
+            Change::Refusal(framework, role, agent, refusal) => {
+                put(&mut self.refusals, (framework, role, agent), refusal);
+            }
+        }
+    }
+
+    /// Takes over what the booking of a round has changed in a view: agents, frameworks, claims.
+    pub(crate) fn take_over(&mut self, view: &View) {
+        let agents = view.agents().map(|(id, agent)| (id, agent.clone()));
+        self.agents = agents.collect();
+        let frameworks = view.frameworks();
+        self.frameworks = frameworks.map(|(id, view)| (id, view.clone())).collect();
+        let claims = view.claims();
+        self.claims = claims
+            .map(|(framework, id, claim)| ((framework, id.clone()), claim.clone()))
+            .collect();
     }
 
     /// A view of it, put together in another order than the changes came in.

@@ -51,6 +51,20 @@ fn settle(view: &mut View) -> Option<()> {
     None
 }
 
+/// What a round after a change has to look at.
+fn dirtied(change: &Change) -> Dirty {
+    let mut dirty = Dirty::default();
+    match change {
+        Change::Agent(agent, _) => dirty.agents.push(*agent),
+        Change::Claim(framework, claim, _) => dirty.claims.push((*framework, claim.clone())),
+        Change::Framework(framework, _) | Change::Refusal(framework, _, _, _) => {
+            dirty.frameworks.push(*framework);
+        }
+        Change::Role(..) => dirty.all = true,
+    }
+    dirty
+}
+
 /// Puts more room on an agent, or a claim, or gives a framework its cap back, and says so.
 fn improve(view: &mut View, bytes: &[u8; 8]) -> Dirty {
     let mut dirty = Dirty::default();
@@ -88,6 +102,34 @@ fn improve(view: &mut View, bytes: &[u8; 8]) -> Dirty {
         }
     }
     dirty
+}
+
+proptest! {
+    // Each looks at a dozen views.
+    #![proptest_config(cases(60))]
+
+    #[test]
+    fn p1_and_p9_hold_after_every_change_and_every_round(
+        before in changes(),
+        after in proptest::collection::vec(any::<[u8; 8]>(), 1..12),
+    ) {
+        // Patched on and on, as the leader does it, rounds and their bookings in between.
+        let mut kept = Model::of(&before);
+        let mut view = view_of(&before);
+        for bytes in &after {
+            let dirty = dirtied(&change(bytes));
+            kept.apply(change(bytes));
+            view.patch(change(bytes));
+            let built = kept.view();
+            prop_assert_eq!(view.audit(), built.audit());
+            let round = allocate(&view, &dirty, Limits::NONE);
+            prop_assert_eq!(&round, &allocate(&built, &dirty, Limits::NONE));
+            check_placements(&view, &round);
+            book(&mut view, &round);
+            kept.take_over(&view);
+        }
+        prop_assert_eq!(whole_round(&view), whole_round(&kept.view()));
+    }
 }
 
 proptest! {
