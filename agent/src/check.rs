@@ -7,7 +7,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::discover::part::{private_directory, runtime_directory};
+use crate::discover::part::{
+    is_in_memory, private_directory, run_directory_in_memory, runtime_directory,
+};
 use crate::discover::{Roots, discover};
 use crate::isolate::{EnforcementLevel, Isolation, PartLimits};
 use crate::runtime::spawn;
@@ -156,7 +158,6 @@ fn state_directory(path: &Path) -> Row {
 }
 
 fn run_directory() -> Row {
-    const TMPFS: u64 = 0x0102_1994;
     let (name, path) = ("run directory", runtime_directory());
     if let Err(error) = private_directory(&path) {
         let fact = format!("{}: {error}", path.display());
@@ -167,14 +168,17 @@ fn run_directory() -> Row {
             "set XDG_RUNTIME_DIR to a private directory",
         );
     }
-    let kind = rustix::fs::statfs(&path)
-        .ok()
-        .and_then(|found| u64::try_from(found.f_type).ok());
+    let records = run_directory_in_memory(&path, "agent");
     let path = path.display();
-    if kind == Some(TMPFS) {
-        return Row::new(name, Outcome::Ok, format!("{path} is on a tmpfs"), "");
+    if is_in_memory(&records) {
+        let place = records.parent().unwrap_or(&records).display();
+        let fact = format!("records of runs are kept on a tmpfs, in {place}");
+        return Row::new(name, Outcome::Ok, fact, "");
     }
-    let fact = format!("{path} is on a disk: a full disk could keep an end from being recorded");
+    let fact = format!(
+        "{path} is on a disk: a start takes longer, and a full disk could keep an end from being \
+         recorded"
+    );
     Row::new(
         name,
         Outcome::Warn,

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use crate::core::{Action, AgentCore, Event, HeldRun, Record, RunKey, StartTask};
 use crate::link::{FromLink, ToLink};
 
-/// Events taken in one turn at the most.
+/// Events taken in one turn from link and host each; one message of the link is never cut.
 const MOST_EVENTS: usize = 1024;
 
 /// Statuses in one message: far below what a master takes at a time, in number and in bytes.
@@ -46,6 +46,10 @@ pub trait Host: Send {
 
     /// Waits for something to happen; may be dropped and called again without loss.
     fn next(&mut self) -> impl Future<Output = Event> + Send;
+
+    /// What has happened already, if anything has; never waits. With it a turn takes all that
+    /// waits, so that a hundred runs that began at once cost one durable write.
+    fn ready(&mut self) -> Option<Event>;
 
     /// The clock.
     fn now(&self) -> Timestamp;
@@ -136,6 +140,7 @@ pub async fn drive<H: Host>(
             };
             take(&core, from, &mut events);
         }
+        events.extend(std::iter::from_fn(|| host.ready()).take(MOST_EVENTS));
         turns = turns.saturating_add(1);
         let now = host.now();
         let mut actions = Vec::new();
@@ -244,5 +249,122 @@ async fn carry_out<H: Host>(
 async fn send(core: &AgentCore, wiring: &Wiring, message: ToLink) {
     if core.is_linked() && wiring.to_link.send(message).await.is_err() {
         tracing::debug!("the link has ended; the next one will be told");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use mete_model::{FrameworkId, GrantId, Inventory, Resources, RunId, TaskId, TaskSpec};
+    use tokio::sync::Notify;
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// A machine on which everything has begun by the next turn.
+    struct AtOnce {
+        begun: VecDeque<RunKey>,
+        /// How many records each durable write held.
+        writes: Arc<std::sync::Mutex<Vec<usize>>>,
+        written: Arc<Notify>,
+    }
+
+    impl Host for AtOnce {
+        async fn record(&mut self, records: Vec<Record>) -> io::Result<()> {
+            self.writes.lock().expect("no panic").push(records.len());
+            self.written.notify_one();
+            Ok(())
+        }
+
+        fn prepare(&mut self, start: StartTask) {
+            self.begun.push_back(start.key);
+        }
+
+        fn stop(&mut self, _key: &RunKey, _grace: Span) {}
+
+        fn adopt(&mut self, _key: &RunKey) {}
+
+        fn release(&mut self, _key: &RunKey) {}
+
+        async fn next(&mut self) -> Event {
+            match self.ready() {
+                Some(event) => event,
+                None => std::future::pending().await,
+            }
+        }
+
+        fn ready(&mut self) -> Option<Event> {
+            let at = self.now();
+            let key = self.begun.pop_front()?;
+            Some(Event::Started { key, at })
+        }
+
+        fn now(&self) -> Timestamp {
+            Timestamp(1)
+        }
+    }
+
+    fn start(number: u32) -> Event {
+        let task = TaskId::new(&format!("t{number}")).expect("a good task id");
+        Event::Start(Box::new(StartTask {
+            key: RunKey {
+                framework: FrameworkId(Uuid::from_u128(7)),
+                run: RunId::new(task, 1),
+            },
+            grant: GrantId(1),
+            resources: Resources::default(),
+            spec: Arc::new(TaskSpec::default()),
+            environment: std::collections::BTreeMap::new(),
+            labels: std::collections::BTreeMap::new(),
+            role: None,
+            framework_name: String::new(),
+        }))
+    }
+
+    #[tokio::test]
+    async fn runs_that_begin_together_cost_one_durable_write_to_start_and_one_to_tell() {
+        const RUNS: u32 = 500;
+        let (writes, written) = (Arc::default(), Arc::new(Notify::new()));
+        let host = AtOnce {
+            begun: VecDeque::new(),
+            writes: Arc::clone(&writes),
+            written: Arc::clone(&written),
+        };
+        let (to_driver, from_link) = mpsc::channel(1);
+        let (to_link, _from_driver) = mpsc::channel(1);
+        let (_asker, questions) = mpsc::channel(1);
+        let wiring = Wiring {
+            from_link,
+            to_link,
+            state: watch::channel(AgentState::default()).0,
+            questions,
+        };
+        let events = (0..RUNS).map(start).collect();
+        to_driver
+            .send(FromLink::Events(events))
+            .await
+            .expect("room for one");
+        let core = AgentCore::new(Inventory::default());
+        let all_told = async {
+            while writes.lock().expect("no panic").iter().sum::<usize>() < 1000 {
+                written.notified().await;
+            }
+        };
+        let driving = drive(
+            core,
+            host,
+            Vec::new(),
+            wiring,
+            Duration::from_secs(60),
+            all_told,
+        );
+        let driven = tokio::time::timeout(Duration::from_secs(20), driving).await;
+
+        driven
+            .expect("all are told in time")
+            .expect("nothing fails");
+        assert_eq!(*writes.lock().expect("no panic"), [500, 500]);
     }
 }

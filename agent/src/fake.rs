@@ -229,6 +229,17 @@ impl Host for FakeHost {
         }
     }
 
+    fn ready(&mut self) -> Option<Event> {
+        let now = Instant::now();
+        while self.steps.keys().next().is_some_and(|(at, _)| *at <= now) {
+            let (_, step) = self.steps.pop_first()?;
+            if let Some(event) = self.play(step) {
+                return Some(event);
+            }
+        }
+        None
+    }
+
     fn now(&self) -> Timestamp {
         (self.clock)()
     }

@@ -123,12 +123,13 @@ impl NodeHost {
                 (format!("signal {signal}"), Some(exit))
             }
             other @ (crate::core::Ending::ExecFailed(_)
+            | crate::core::Ending::MemoryTooSmall(_)
             | crate::core::Ending::PrepareFailed(_)
             | crate::core::Ending::LaunchTimeout(_)
             | crate::core::Ending::NeverStarted
             | crate::core::Ending::SupervisorLost
             | crate::core::Ending::Unknown
-            | crate::core::Ending::Rebooted) => (format!("{other:?}"), None),
+            | crate::core::Ending::Rebooted) => (other.to_string(), None),
         };
         let record = LogEnd {
             reason,
@@ -199,7 +200,7 @@ impl Host for NodeHost {
         match launch::launch(&self.state_directory, &start, self.cpusets) {
             Ok(launch) => self.runtime.prepare(launch),
             Err(why) => {
-                let end = RunEnd::bare(crate::core::Ending::PrepareFailed(why));
+                let end = RunEnd::bare(crate::core::Ending::ExecFailed(why));
                 self.own_events.push_back(Event::Ended {
                     key: start.key,
                     end,
@@ -252,6 +253,18 @@ impl Host for NodeHost {
                 }
             }
         }
+    }
+
+    fn ready(&mut self) -> Option<Event> {
+        if let Some(event) = self.own_events.pop_front() {
+            return Some(event);
+        }
+        while let Ok(event) = self.events.try_recv() {
+            if let Some(event) = self.read_event(&event) {
+                return Some(event);
+            }
+        }
+        None
     }
 
     fn now(&self) -> Timestamp {

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use mete_agent::discover::part::{Part, PartError, claim};
+use mete_agent::discover::part::{
+    Part, PartError, claim, is_in_memory, run_directory, run_directory_in_memory,
+};
 use mete_agent::discover::{DiscoverError, Inventory, Roots, discover};
 
 /// A machine in a directory: each file by its path and content.
@@ -283,4 +285,28 @@ fn the_part_of_an_agent_that_was_killed_is_free_at_once() {
     std::fs::write(&file, content).expect("writable");
 
     claim(&at, "b", &Part::Whole, &machine).expect("nobody holds it");
+}
+
+#[test]
+fn records_of_runs_are_kept_in_memory_where_there_is_some_and_stay_where_they_are() {
+    let shared = Path::new("/dev/shm");
+    let on_disk = tempfile::tempdir().expect("a temporary directory");
+    if !is_in_memory(shared) || is_in_memory(on_disk.path()) {
+        eprintln!("NOT TESTED: needs a tmpfs in /dev/shm and temporary files on a disk");
+        return;
+    }
+    let in_memory = tempfile::tempdir_in(shared).expect("a temporary directory");
+    let usual = run_directory(in_memory.path(), "a");
+    assert_eq!(run_directory_in_memory(in_memory.path(), "a"), usual);
+    assert!(is_in_memory(&usual), "though it is not made yet");
+
+    let usual = run_directory(on_disk.path(), "a");
+    let chosen = run_directory_in_memory(on_disk.path(), "a");
+    assert!(
+        chosen.starts_with(shared) && chosen.ends_with("agents/a"),
+        "{chosen:?}"
+    );
+    std::fs::create_dir_all(usual.join("a-run")).expect("writable");
+    let kept = run_directory_in_memory(on_disk.path(), "a");
+    assert_eq!(kept, usual, "what an earlier agent left is found again");
 }

@@ -1,6 +1,10 @@
 //! How a run ended, and what phase and reason that makes.
 
-use mete_model::{Code, Exit, Span, TaskPhase, Timestamp, Usage};
+use std::fmt;
+
+use mete_model::{Bytes, Code, Exit, TaskPhase, Timestamp, Usage};
+
+use super::event::StartTask;
 
 /// The way a run ended, as a runtime saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +15,8 @@ pub enum Ending {
     Signal(u8),
     /// The command could not be executed.
     ExecFailed(String),
+    /// Its memory limit is less than a process needs to come into being.
+    MemoryTooSmall(String),
     /// Something failed before the command ran.
     PrepareFailed(String),
     /// Not ready in time.
@@ -23,6 +29,23 @@ pub enum Ending {
     Unknown,
     /// The machine was booted since.
     Rebooted,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::ExecFailed(text) | Self::MemoryTooSmall(text) | Self::PrepareFailed(text) => {
+                f.write_str(text)
+            }
+            Self::LaunchTimeout(stage) => write!(f, "not running in time; stage: {stage}"),
+            Self::NeverStarted => f.write_str("stopped before its first instruction"),
+            Self::SupervisorLost => f.write_str("the process that watched over it died"),
+            Self::Unknown => f.write_str("nobody saw how it ended"),
+            Self::Rebooted => f.write_str("the node was started anew"),
+        }
+    }
 }
 
 /// The whole story of an end.
@@ -69,11 +92,12 @@ pub(super) struct Verdict {
 }
 
 /// What an end means for the run. `killed` is the reason of a kill that was asked for.
-pub(super) fn judge(end: &RunEnd, killed: Option<Code>, time_limit: Option<Span>) -> Verdict {
+pub(super) fn judge(end: &RunEnd, killed: Option<Code>, start: &StartTask) -> Verdict {
     let exit = match end.ending {
         Ending::Code(code) => Some(Exit::Code(code)),
         Ending::Signal(signal) => Some(Exit::Signal(signal)),
         Ending::ExecFailed(_)
+        | Ending::MemoryTooSmall(_)
         | Ending::PrepareFailed(_)
         | Ending::LaunchTimeout(_)
         | Ending::NeverStarted
@@ -82,7 +106,8 @@ pub(super) fn judge(end: &RunEnd, killed: Option<Code>, time_limit: Option<Span>
         | Ending::Rebooted => None,
     };
     let (phase, reason, message) = if end.time_limit {
-        let limit = time_limit.map_or_else(String::new, |limit| format!(" of {limit}"));
+        let limit = start.spec.time_limit;
+        let limit = limit.map_or_else(String::new, |limit| format!(" of {limit}"));
         (
             TaskPhase::Failed,
             Some(Code::TimeLimit),
@@ -91,7 +116,7 @@ pub(super) fn judge(end: &RunEnd, killed: Option<Code>, time_limit: Option<Span>
     } else if let Some(reason) = killed.filter(|_| ended_by_the_kill(end)) {
         (TaskPhase::Killed, Some(reason), "ended as asked".to_owned())
     } else {
-        by_itself(end)
+        by_itself(end, start.resources.memory)
     };
     let message = match (message.is_empty(), end.note.is_empty()) {
         (_, true) => message,
@@ -112,6 +137,7 @@ fn ended_by_the_kill(end: &RunEnd) -> bool {
         Ending::Code(_) | Ending::Signal(_) => end.stop_asked,
         Ending::NeverStarted
         | Ending::ExecFailed(_)
+        | Ending::MemoryTooSmall(_)
         | Ending::PrepareFailed(_)
         | Ending::LaunchTimeout(_)
         | Ending::SupervisorLost
@@ -120,11 +146,17 @@ fn ended_by_the_kill(end: &RunEnd) -> bool {
     }
 }
 
-fn by_itself(end: &RunEnd) -> (TaskPhase, Option<Code>, String) {
+fn by_itself(end: &RunEnd, memory: Bytes) -> (TaskPhase, Option<Code>, String) {
     let failed = |reason, message: String| (TaskPhase::Failed, Some(reason), message);
     if let Some(own_limit) = end.out_of_memory {
         return if own_limit {
-            failed(Code::OutOfMemory, "passed its memory limit".to_owned())
+            let peak = end.usage.map(|usage| usage.memory_peak);
+            let peak = peak.filter(|peak| !peak.is_zero());
+            let peak = peak.map_or_else(String::new, |peak| format!("; it used {peak} at most"));
+            failed(
+                Code::OutOfMemory,
+                format!("passed its memory limit of {memory}{peak}"),
+            )
         } else {
             failed(
                 Code::NodeOutOfMemory,
@@ -132,29 +164,18 @@ fn by_itself(end: &RunEnd) -> (TaskPhase, Option<Code>, String) {
             )
         };
     }
+    let text = end.ending.to_string();
     match &end.ending {
         Ending::Code(0) => (TaskPhase::Finished, None, String::new()),
-        Ending::Code(code) => failed(Code::ExitCode, format!("exit code {code}")),
-        Ending::Signal(signal) => failed(Code::Signal, format!("signal {signal}")),
-        Ending::ExecFailed(text) => failed(Code::ExecFailed, text.clone()),
-        Ending::PrepareFailed(text) => failed(Code::PrepareFailed, text.clone()),
-        Ending::LaunchTimeout(stage) => failed(
-            Code::LaunchTimeout,
-            format!("not running in time; stage: {stage}"),
-        ),
-        Ending::NeverStarted => failed(
-            Code::PrepareFailed,
-            "stopped before its first instruction".to_owned(),
-        ),
-        Ending::SupervisorLost => failed(
-            Code::SupervisorLost,
-            "the process that watched over it died".to_owned(),
-        ),
-        Ending::Unknown => failed(Code::ExitUnknown, "nobody saw how it ended".to_owned()),
-        Ending::Rebooted => (
-            TaskPhase::Lost,
-            Some(Code::NodeRebooted),
-            "the node was started anew".to_owned(),
-        ),
+        Ending::Code(_) => failed(Code::ExitCode, text),
+        Ending::Signal(_) => failed(Code::Signal, text),
+        Ending::ExecFailed(_) => failed(Code::ExecFailed, text),
+        // The task's own doing like every other end of this code: another node changes nothing.
+        Ending::MemoryTooSmall(_) => failed(Code::OutOfMemory, text),
+        Ending::PrepareFailed(_) | Ending::NeverStarted => failed(Code::PrepareFailed, text),
+        Ending::LaunchTimeout(_) => failed(Code::LaunchTimeout, text),
+        Ending::SupervisorLost => failed(Code::SupervisorLost, text),
+        Ending::Unknown => failed(Code::ExitUnknown, text),
+        Ending::Rebooted => (TaskPhase::Lost, Some(Code::NodeRebooted), text),
     }
 }

@@ -314,11 +314,7 @@ impl AgentCore {
             self.retry_waiting(now, actions);
             return;
         }
-        let verdict = judge(
-            end,
-            task.kill.map(|kill| kill.reason),
-            task.start.spec.time_limit,
-        );
+        let verdict = judge(end, task.kill.map(|kill| kill.reason), &task.start);
         let saying = Saying {
             phase: verdict.phase,
             reason: verdict.reason,

@@ -454,3 +454,49 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_end_that_no_other_node_would_change_has_another_reason_than_this_nodes_trouble() {
+    let told = |end: RunEnd| {
+        let mut core = agent();
+        let mut start = start_on("a", "");
+        start.resources.memory = mete_model::Bytes(1 << 20);
+        core.step(Event::Start(Box::new(start)), NOW);
+        let event = Event::Ended { key: key("a"), end };
+        let actions = core.step(event, NOW);
+        let last = actions.iter().find_map(|action| {
+            let Action::Send(list) = action else {
+                return None;
+            };
+            list.first().map(|(_, status)| status.clone())
+        });
+        let status = last.expect("a status");
+        assert_eq!(status.phase, TaskPhase::Failed);
+        (status.reason, status.message)
+    };
+    let text = "what happened".to_owned();
+    let bare = |ending: Ending| told(RunEnd::bare(ending));
+    assert_eq!(
+        bare(Ending::MemoryTooSmall(text.clone())),
+        (Some(Code::OutOfMemory), text.clone())
+    );
+    assert_eq!(
+        bare(Ending::ExecFailed(text.clone())),
+        (Some(Code::ExecFailed), text.clone())
+    );
+    let prepare = Ending::PrepareFailed(text.clone());
+    assert_eq!(bare(prepare.clone()), (Some(Code::PrepareFailed), text));
+    // Ended by its own limit while it was made ready: the limit's doing, with the figures.
+    let mut end = RunEnd::bare(prepare);
+    end.out_of_memory = Some(true);
+    end.usage = Some(mete_model::Usage {
+        memory_peak: mete_model::Bytes(1 << 20),
+        ..mete_model::Usage::default()
+    });
+    let (reason, message) = told(end);
+    assert_eq!(reason, Some(Code::OutOfMemory));
+    assert_eq!(
+        message,
+        "passed its memory limit of 1 MiB; it used 1 MiB at most"
+    );
+}

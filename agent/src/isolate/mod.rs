@@ -34,7 +34,7 @@ mod v2;
 pub use self::facts::{Facts, OutOfMemory};
 pub use self::files::{CgroupFiles, KernelFiles};
 pub use self::isolation::{Enforcement, EnforcementLevel, Isolation};
-pub use self::limits::{Difference, Limits, PartLimits};
+pub use self::limits::{Difference, LEAST_MEMORY, Limits, PartLimits};
 pub use self::mounts::{Hierarchies, Home};
 pub use self::v1::V1;
 pub use self::v2::V2;

@@ -14,15 +14,17 @@ use mete_proto::internal::v1::{ShimLimit, ShimSpec, ShimUser};
 
 use super::desk::Desk;
 use super::leftovers::MARK;
-use super::records::{RunDirectory, leaf_to_wire};
+use super::records::{MOST_BYTES, RunDirectory, leaf_to_wire};
 use super::spawn::{self, Detached};
 use super::{Gate, Launch};
-use crate::isolate::{Isolation, Leaf, LeafName};
+use crate::isolate::{Controller, Isolation, LEAST_MEMORY, Leaf, LeafName};
 
 /// Where a task's command is looked up unless it says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The name of a leaf in its group: a single task is a group of one.
 const LEAF: &str = "main";
+/// For everything in a spec that is small: names, limits, cgroups, lengths.
+const ROOM: u64 = 256 << 10;
 
 /// What a launch needs to know of this agent.
 #[derive(Debug, Clone)]
@@ -45,8 +47,12 @@ pub(crate) struct Born {
 pub(crate) enum NotBorn {
     /// Stopped or given up before.
     Stopped,
-    /// A stage and what went wrong in it.
+    /// This node could not: a stage and what went wrong in it.
     Failed(&'static str, String),
+    /// No node could: what is wrong with the command.
+    NotACommand(String),
+    /// No node could: why no process fits into the memory limit.
+    MemoryTooSmall(String),
 }
 
 fn at<E: std::fmt::Display>(stage: &'static str) -> impl FnOnce(E) -> NotBorn {
@@ -60,7 +66,8 @@ pub(crate) fn begin(
     launch: &Launch,
     desk: &Desk,
 ) -> Result<Born, NotBorn> {
-    check(launch)?;
+    check(launch).map_err(NotBorn::NotACommand)?;
+    check_memory(isolation, launch)?;
     let directory = RunDirectory::of(&site.run_directory, &launch.run);
     directory.create().map_err(|error| {
         let path = directory.path().display();
@@ -81,23 +88,59 @@ pub(crate) fn begin(
     outcome
 }
 
-fn check(launch: &Launch) -> Result<(), NotBorn> {
-    let stage = "check the command";
+/// What can never work, wherever it is tried.
+fn check(launch: &Launch) -> Result<(), String> {
     if launch.command.first().is_none_or(String::is_empty) {
-        return Err(NotBorn::Failed(
-            stage,
-            "the command is empty; name a program".to_owned(),
+        return Err("the command is empty; name a program".to_owned());
+    }
+    if launch
+        .command
+        .iter()
+        .any(|argument| argument.contains('\0'))
+    {
+        return Err("an argument holds a NUL byte, which no program can be given".to_owned());
+    }
+    // All that has no bound of its own in what the shim is told.
+    let size = launch.reference.len()
+        + launch.command.iter().map(String::len).sum::<usize>()
+        + launch
+            .environment
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum::<usize>();
+    if u64::try_from(size).is_ok_and(|size| size > MOST_BYTES - ROOM) {
+        return Err(format!(
+            "command and environment come to {size} bytes with their description; at most \
+             {MOST_BYTES} can be kept for a run"
         ));
     }
-    let bad = launch
-        .environment
-        .keys()
-        .find(|name| name.is_empty() || name.contains('='));
-    if let Some(name) = bad {
-        let text = format!("{name:?} cannot be the name of an environment variable");
-        return Err(NotBorn::Failed(stage, text));
+    for (name, value) in &launch.environment {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(format!(
+                "{name:?} cannot be the name of an environment variable"
+            ));
+        }
+        if value.contains('\0') {
+            return Err(format!(
+                "the value of {name:?} holds a NUL byte, which no program can be given"
+            ));
+        }
     }
     Ok(())
+}
+
+/// A limit that the kernel would hold against the process before it is the command.
+fn check_memory(isolation: &Isolation, launch: &Launch) -> Result<(), NotBorn> {
+    let limit = launch.limits.memory_bytes;
+    match limit.filter(|limit| *limit < LEAST_MEMORY) {
+        Some(limit) if isolation.serves(Controller::Memory).is_some() => {
+            Err(NotBorn::MemoryTooSmall(format!(
+                "no process fits into {limit} bytes of memory; the least is {LEAST_MEMORY} bytes, \
+                 and most programs need several MiB"
+            )))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 fn in_directory(

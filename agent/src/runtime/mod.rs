@@ -128,12 +128,17 @@ pub enum Ending {
     Code(u8),
     /// The main process died of this signal.
     Signal(u32),
-    /// The command never ran; code `EXEC_FAILED`.
+    /// The command cannot be run as it was asked for; code `EXEC_FAILED`.
     ExecFailed {
-        /// What was tried: "execve", "change directory", …
+        /// What was tried: "check the command", "change directory", "execve".
         stage: String,
         /// The kernel's number, 0 where there is none.
         errno: i32,
+        /// For people.
+        text: String,
+    },
+    /// Its memory limit is less than a process needs to come into being; code `OUT_OF_MEMORY`.
+    MemoryTooSmall {
         /// For people.
         text: String,
     },

@@ -27,8 +27,8 @@ use rustix::fs::{FlockOperation, flock};
 use super::{Ended, Ending, RunName};
 use crate::isolate::{Controller, Facts, Leaf, LeafV1};
 
-/// A record is small; more is damage.
-const MOST_BYTES: u64 = 4 << 20;
+/// A record is small; more is damage, and is not written either.
+pub(crate) const MOST_BYTES: u64 = 4 << 20;
 
 /// One run's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,8 +99,13 @@ impl RunDirectory {
     /// Writes one record so that a reader sees it whole or not at all.
     ///
     /// # Errors
-    /// No room, most likely.
+    /// No room, most likely; or more than a reader takes.
     pub fn write<M: Message>(&self, name: &str, record: &M) -> io::Result<()> {
+        let size = u64::try_from(record.encoded_len()).unwrap_or(u64::MAX);
+        if size > MOST_BYTES {
+            let text = format!("{size} bytes; a record holds at most {MOST_BYTES}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         let new = self.path.join(format!("{name}.new"));
         std::fs::write(&new, record.encode_to_vec())?;
         // No fsync: after a boot these records mean nothing.

@@ -1,8 +1,8 @@
 //! The one place where processes are made: `clone3` straight into a control group, with a handle.
 //!
 //! Entering a cgroup by being born in it costs a fraction of moving there. Two callers: the agent
-//! (many threads: its child may only make system calls until it executes) and the shim (one
-//! thread).
+//! (many threads and much memory: its child borrows the memory and may only make system calls until
+//! it executes) and the shim (one thread, little memory: its child is a copy).
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -108,7 +108,16 @@ pub struct Detached<'a> {
 /// connection.
 pub const EXEC_FAILED: u32 = u32::MAX;
 
-/// Starts a program in a session of its own, with an empty environment.
+/// Everything the child of [`detached`] needs, made before it is born.
+struct Becoming<'a> {
+    program: &'a CStr,
+    argv: &'a [*const libc::c_char],
+    environment: &'a [*const libc::c_char],
+    sources: [RawFd; 5],
+}
+
+/// Starts a program in a session of its own, with an empty environment and all signals blocked: it
+/// says itself which it takes.
 ///
 /// # Errors
 /// The process cannot be made. A failure of execve itself comes through the connection.
@@ -140,15 +149,143 @@ pub fn detached(start: &Detached<'_>) -> io::Result<(u32, OwnedFd)> {
         connection.as_raw_fd(),
         lock.as_raw_fd(),
     ];
-    // SAFETY: the child below does nothing but system calls on values made before the fork.
-    match unsafe { fork_into(start.cgroup)? } {
-        Forked::Parent { pid, handle, .. } => Ok((pid, handle)),
-        Forked::Child { .. } => {
-            // SAFETY: raw system calls on descriptors and pointers that outlive them; never
-            // returns.
-            unsafe { become_program(&program, &argv, &environment, sources) }
+    let becoming = Becoming {
+        program: &program,
+        argv: &argv,
+        environment: &environment,
+        sources,
+    };
+    // A signal handler of this process must not run in a child that shares its memory.
+    let before = block_signals()?;
+    // SAFETY: the child does nothing but system calls on values made before its birth.
+    let born = unsafe { born(start.cgroup, &becoming) };
+    restore_signals(&before);
+    born
+}
+
+#[expect(unsafe_code, reason = "no safe wrapper of signal masks exists")]
+fn block_signals() -> io::Result<libc::sigset_t> {
+    // SAFETY: the sets are plain data, initialised before use, and live across the calls.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) {
+            0 => Ok(before),
+            errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
+}
+
+#[expect(unsafe_code, reason = "no safe wrapper of signal masks exists")]
+fn restore_signals(before: &libc::sigset_t) {
+    // SAFETY: the set came from the same call; it cannot be refused.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}
+
+/// The birth of [`detached`]: a child that borrows this process's memory until it executes, so that
+/// an agent of any size starts a program in the same time.
+///
+/// # Safety
+/// As for [`fork_into`]; all signals are blocked.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "no safe wrapper of clone3 exists")]
+unsafe fn born(
+    cgroup: Option<BorrowedFd<'_>>,
+    becoming: &Becoming<'_>,
+) -> io::Result<(u32, OwnedFd)> {
+    if let Some(directory) = cgroup {
+        // SAFETY: the caller's promise is passed on.
+        match unsafe { borrow_memory(Some(directory), becoming) } {
+            // Kernels before 5.7 know the call but not the cgroup.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) => {}
+            other => return other,
+        }
+    }
+    // SAFETY: the caller's promise is passed on.
+    unsafe { borrow_memory(None, becoming) }
+}
+
+/// The same with a copy of this process's memory, on machines for which nobody has written the few
+/// instructions of the other way.
+#[cfg(not(target_arch = "x86_64"))]
+#[expect(unsafe_code, reason = "no safe wrapper of clone3 exists")]
+unsafe fn born(
+    cgroup: Option<BorrowedFd<'_>>,
+    becoming: &Becoming<'_>,
+) -> io::Result<(u32, OwnedFd)> {
+    // SAFETY: the caller's promise is passed on.
+    match unsafe { fork_into(cgroup)? } {
+        Forked::Parent { pid, handle, .. } => Ok((pid, handle)),
+        // SAFETY: raw system calls on descriptors and pointers that outlive them; never returns.
+        Forked::Child { .. } => unsafe { become_program(becoming) },
+    }
+}
+
+/// `clone3` as vfork(2) does it, on a stack of its own: this thread waits until the child executes
+/// or ends.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "no safe wrapper of clone3 exists")]
+unsafe fn borrow_memory(
+    cgroup: Option<BorrowedFd<'_>>,
+    becoming: &Becoming<'_>,
+) -> io::Result<(u32, OwnedFd)> {
+    /// Far more than a few system calls need.
+    const STACK: usize = 64 << 10;
+
+    extern "C" fn child(becoming: &Becoming<'_>) -> ! {
+        // SAFETY: this is the child; everything it is given outlives its execve.
+        unsafe { become_program(becoming) }
+    }
+
+    // Of 16 bytes each: the alignment of a stack.
+    let mut stack: Vec<u128> = Vec::with_capacity(STACK / size_of::<u128>());
+    let mut handle: RawFd = -1;
+    // SAFETY: all-zero is the neutral value of this plain C structure.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    let flags = libc::CLONE_PIDFD | libc::CLONE_VM | libc::CLONE_VFORK;
+    arguments.flags = u64::try_from(flags).unwrap_or(0);
+    arguments.pidfd = (&raw mut handle) as u64;
+    arguments.exit_signal = u64::try_from(libc::SIGCHLD).unwrap_or(0);
+    arguments.stack = stack.as_mut_ptr() as u64;
+    arguments.stack_size = u64::try_from(STACK).unwrap_or(0);
+    let mut size = 64_usize;
+    if let Some(directory) = cgroup {
+        arguments.flags |= INTO_CGROUP;
+        arguments.cgroup = u64::try_from(directory.as_raw_fd()).unwrap_or(0);
+        size = size_of::<libc::clone_args>();
+    }
+    let result: libc::c_long;
+    // SAFETY: the kernel keeps the child's registers but for the result and the stack pointer,
+    // which then points to the end of a stack that nobody else uses; the child calls a function
+    // that never returns. Here the call is an ordinary one that clobbers what is named.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") &raw mut arguments,
+            in("rsi") size,
+            in("r12") becoming,
+            in("r13") child as extern "C" fn(&Becoming<'_>) -> !,
+            out("rcx") _,
+            out("r11") _,
+        );
+    }
+    drop(stack);
+    if result < 0 {
+        let errno = i32::try_from(-result).unwrap_or(libc::EIO);
+        return Err(io::Error::from_raw_os_error(errno));
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    let handle = unsafe { OwnedFd::from_raw_fd(handle) };
+    Ok((u32::try_from(result).map_err(io::Error::other)?, handle))
 }
 
 /// The child's part of [`detached`].
@@ -156,21 +293,19 @@ pub fn detached(start: &Detached<'_>) -> io::Result<(u32, OwnedFd)> {
     unsafe_code,
     reason = "between fork and execve only raw system calls are allowed"
 )]
-unsafe fn become_program(
-    program: &CStr,
-    argv: &[*const libc::c_char],
-    environment: &[*const libc::c_char],
-    sources: [RawFd; 5],
-) -> ! {
+unsafe fn become_program(becoming: &Becoming<'_>) -> ! {
+    let Becoming {
+        program,
+        argv,
+        environment,
+        sources,
+    } = becoming;
     // SAFETY: each is an async-signal-safe system call; the pointers are NUL-terminated strings and
     // NULL-terminated arrays that the caller keeps alive; on failure the process ends here.
     unsafe {
         libc::setsid();
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
         for (target, source) in (0..).zip(sources) {
-            if libc::dup2(source, target) < 0 {
+            if libc::dup2(*source, target) < 0 {
                 libc::_exit(127);
             }
         }

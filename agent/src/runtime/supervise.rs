@@ -193,6 +193,14 @@ impl Run {
                 stage: stage.to_owned(),
                 text,
             })),
+            Some(Err(NotBorn::NotACommand(text))) => Err(Ended::bare(Ending::ExecFailed {
+                stage: "check the command".to_owned(),
+                errno: 0,
+                text,
+            })),
+            Some(Err(NotBorn::MemoryTooSmall(text))) => {
+                Err(Ended::bare(Ending::MemoryTooSmall { text }))
+            }
         }
     }
 

@@ -12,6 +12,7 @@ pub(super) fn run_end(ended: &Ended) -> core::RunEnd {
         Ending::ExecFailed { stage, text, .. } => {
             core::Ending::ExecFailed(format!("{stage}: {text}"))
         }
+        Ending::MemoryTooSmall { text } => core::Ending::MemoryTooSmall(text.clone()),
         Ending::PrepareFailed { stage, text } => {
             core::Ending::PrepareFailed(format!("{stage}: {text}"))
         }
@@ -22,8 +23,21 @@ pub(super) fn run_end(ended: &Ended) -> core::RunEnd {
         Ending::Rebooted => core::Ending::Rebooted,
     };
     let known = |ms: u64| (ms != 0).then_some(Timestamp(ms));
-    // Only an end by a signal is an end for want of memory; a child that was killed is a note.
-    let killed = matches!(ended.ending, Ending::Signal(9)) && !ended.stop_asked;
+    // Only an end by a signal is an end for want of memory, at any stage; a child that was killed
+    // is a note.
+    let killed = match ended.ending {
+        Ending::Signal(signal) => signal == 9,
+        // Before it was the command, its own process is the only one there is.
+        Ending::PrepareFailed { .. } => true,
+        Ending::Code(_)
+        | Ending::ExecFailed { .. }
+        | Ending::MemoryTooSmall { .. }
+        | Ending::PrepareTimeout { .. }
+        | Ending::NeverStarted
+        | Ending::SupervisorLost
+        | Ending::Unknown
+        | Ending::Rebooted => false,
+    } && !ended.stop_asked;
     let out_of_memory = ended.facts.out_of_memory().filter(|_| killed);
     core::RunEnd {
         ending,

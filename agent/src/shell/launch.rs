@@ -48,7 +48,8 @@ pub(super) fn launch(
     let user = if spec.user.is_empty() {
         None
     } else {
-        user::lookup(Path::new("/etc"), &spec.user).map_err(|error| error.to_string())?
+        user::lookup(Path::new("/etc"), &spec.user)
+            .map_err(|error| format!("find the user: {error}"))?
     };
     let own = task_directory(state_directory, &run);
     let working_directory = if spec.working_directory.is_empty() {

@@ -94,7 +94,7 @@ struct Place {
     /// The node's name.
     name: String,
     machine: discover::Inventory,
-    /// Where the agents of this machine keep their runs.
+    /// Where this agent keeps the records of its runs.
     runs: PathBuf,
     // Given back in this order: the part, then the directory.
     _part: PartClaim,
@@ -110,9 +110,16 @@ impl Place {
         let machine = discover::discover(&config.roots, &home)?;
         let name = config.node_name.clone();
         let name = name.unwrap_or_else(|| machine.hostname.clone());
-        let runs = config.run_directory.clone();
-        let runs = runs.unwrap_or_else(part::runtime_directory);
-        let part = part::claim(&runs, &name, &config.part, &machine)?;
+        let shared = config.run_directory.clone();
+        let shared = shared.unwrap_or_else(part::runtime_directory);
+        let part = part::claim(&shared, &name, &config.part, &machine)?;
+        // After the claim, which has made sure that the name is one of a directory. A place that
+        // was chosen is kept to.
+        let runs = if config.run_directory.is_some() {
+            part::run_directory(&shared, &name)
+        } else {
+            part::run_directory_in_memory(&shared, &name)
+        };
         Ok(Self {
             home,
             name,
@@ -295,8 +302,7 @@ fn process_runtime(
     place: &Place,
     isolation: Arc<Isolation>,
 ) -> Result<(ProcessRuntime, runtime::Events), RuntimeError> {
-    let run_directory = place.runs.join(&place.name);
-    let mut settings = ProcessConfig::new(run_directory, place.machine.boot_id.clone());
+    let mut settings = ProcessConfig::new(place.runs.clone(), place.machine.boot_id.clone());
     settings.procfs.clone_from(&config.roots.procfs);
     if let Some((program, arguments)) = &config.shim {
         settings.shim_program.clone_from(program);

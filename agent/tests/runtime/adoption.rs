@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mete_agent::isolate::Isolation;
+use mete_agent::runtime::records::RunDirectory;
 use mete_agent::runtime::{Ending, FoundState, RunName, Runtime, Stop};
 
 use crate::node::{
@@ -33,19 +34,16 @@ fn a_restarted_agent_finds_the_same_processes_and_every_end_and_starts_nothing_t
             .expect("the test agent starts");
         let work = directory.join("work");
         let run = |number: u32| named(&directory, &format!("task-{number}"));
-        let exit = |number| {
-            directory
-                .join("runs")
-                .join(run(number).as_str())
-                .join("exit")
+        // Ended for whoever looks: the record is there and the shim has left.
+        let over = |number| {
+            let records = RunDirectory::of(&directory.join("runs"), &run(number));
+            let recorded = matches!(records.exit_record(), Ok(Some(_)));
+            recorded && matches!(records.shim_lives(), Ok(false))
         };
         wait_for("the long one runs", || work.join("runs-0").exists()).await;
         kill(agent.id());
         agent.wait().expect("our child");
-        wait_for("the others have ended", || {
-            exit(1).exists() && exit(2).exists()
-        })
-        .await;
+        wait_for("the others have ended", || over(1) && over(2)).await;
 
         let mut node = Node::open(&directory, groups);
         let found = node.runtime.list().expect("readable");
@@ -150,7 +148,7 @@ fn a_shim_that_dies_alone_takes_everything_of_its_run_with_it() {
 }
 
 fn shim_of(directory: &Path, run: &RunName) -> u32 {
-    let records = mete_agent::runtime::records::RunDirectory::of(&directory.join("runs"), run);
+    let records = RunDirectory::of(&directory.join("runs"), run);
     records
         .run_record()
         .expect("readable")

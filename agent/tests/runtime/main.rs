@@ -3,9 +3,11 @@
 //! Every story that can runs twice: with the control groups of this host and without any. What the
 //! host lacks is said loudly and does not count as tested.
 //!
-//! Here: how a run begins and ends. Beside it: agents that come back, limits that bite.
+//! Here: how a run begins and ends. Beside it: agents that come back, limits that bite, and what an
+//! outsider does to break it.
 
 mod adoption;
+mod hostile;
 mod limits;
 mod node;
 
@@ -133,6 +135,7 @@ fn what_cannot_be_executed_is_told_with_stage_and_reason() {
                 }
                 other @ (Ending::Code(_)
                 | Ending::Signal(_)
+                | Ending::MemoryTooSmall { .. }
                 | Ending::PrepareTimeout { .. }
                 | Ending::NeverStarted
                 | Ending::SupervisorLost
@@ -140,15 +143,24 @@ fn what_cannot_be_executed_is_told_with_stage_and_reason() {
                 | Ending::Rebooted) => panic!("{task}: {other:?}"),
             }
         }
-        let mut launch = node.launch("empty", "");
-        launch.command.clear();
-        let run = launch.run.clone();
-        node.runtime.prepare(launch);
-        let ended = node.end_of(&run).await;
-        assert!(
-            matches!(ended.ending, Ending::PrepareFailed { .. }),
-            "{ended:?}"
-        );
+        // What no node could do is told as the command's fault, not as this node's.
+        for (task, command, variable, word) in [
+            ("empty", vec![], "A", "empty"),
+            ("nul", vec!["true", "a\0b"], "A", "NUL"),
+            ("name", vec!["true"], "A=B", "\"A=B\""),
+        ] {
+            let mut launch = node.launch(task, "");
+            launch.command = command.into_iter().map(str::to_owned).collect();
+            launch.environment = BTreeMap::from([(variable.to_owned(), "1".to_owned())]);
+            let run = launch.run.clone();
+            node.runtime.prepare(launch);
+            let ended = node.end_of(&run).await;
+            let Ending::ExecFailed { stage, text, .. } = &ended.ending else {
+                panic!("{task}: {ended:?}")
+            };
+            assert_eq!(stage, "check the command");
+            assert!(text.contains(word), "{task}: {text}");
+        }
     });
 }
 

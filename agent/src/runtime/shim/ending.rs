@@ -13,6 +13,15 @@ pub(super) enum MainEnd {
     Signal(u32),
 }
 
+impl std::fmt::Display for MainEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}
+
 /// What the shim knows at the end.
 #[derive(Debug, Default)]
 pub(super) struct Ending {

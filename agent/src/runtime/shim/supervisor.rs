@@ -384,7 +384,11 @@ impl Supervisor {
             prepared_ms: now_ms(),
         };
         match self.directory.write("run", &record) {
-            Ok(()) => self.tell(shim_event::What::Prepared(record)),
+            // Without the reference, which the agent gave and which may be larger than a frame.
+            Ok(()) => self.tell(shim_event::What::Prepared(RunRecord {
+                reference: prost::bytes::Bytes::new(),
+                ..record
+            })),
             Err(error) => {
                 // Without the record a command could run that nobody would find.
                 self.fail("write the run record", &error);
@@ -411,7 +415,8 @@ impl Supervisor {
         }
     }
 
-    fn read_output(&mut self, mut turns: u32) {
+    /// So many pieces of each stream: a flood in one must not keep the other waiting.
+    fn read_output(&mut self, turns: u32) {
         let Some(log) = &mut self.log else { return };
         let streams = [
             (&mut self.stdout, Stream::Stdout),
@@ -419,8 +424,9 @@ impl Supervisor {
         ];
         for (pipe, stream) in streams {
             let mut bytes = [0_u8; 16 << 10];
-            while let (Some(file), true) = (pipe.as_mut(), turns > 0) {
-                turns -= 1;
+            let mut left = turns;
+            while let (Some(file), true) = (pipe.as_mut(), left > 0) {
+                left -= 1;
                 match file.read(&mut bytes) {
                     Ok(0) => *pipe = None,
                     Ok(read) => {
@@ -455,9 +461,16 @@ impl Supervisor {
                 // Killed between the gate and the report: whether it executed cannot be told apart.
                 self.started();
             }
-            if self.stage == Stage::Setup && !self.ending.stop_asked {
-                let text = format!("the child ended while it was set up: {status:?}");
-                self.fail("set up the child", &io::Error::other(text));
+            let before = matches!(self.stage, Stage::Setup | Stage::Gated);
+            if before && !self.ending.stop_asked {
+                // Its own report came first if it had one; the counters of its cgroup say whether
+                // it was for want of memory.
+                let how = self
+                    .ending
+                    .main
+                    .map_or_else(String::new, |end| format!(": {end}"));
+                let text = format!("it ended before it could become the command{how}");
+                self.fail("set up the process", &io::Error::other(text));
             }
             self.begin_clearing();
         }
@@ -588,7 +601,11 @@ impl Supervisor {
         let facts = self.processes.facts();
         let record = std::mem::take(&mut self.ending).record(&self.spec, facts, dropped);
         let mut written = self.directory.write("exit", &record);
-        self.tell(shim_event::What::Ended(record.clone()));
+        // As with the run record: the reference is in the file only.
+        self.tell(shim_event::What::Ended(ExitRecord {
+            reference: prost::bytes::Bytes::new(),
+            ..record.clone()
+        }));
         self.flush(Instant::now() + Duration::from_secs(1))?;
         while let Err(error) = written {
             // Leaving now would lose the end of the run; an agent that comes can still be told.

@@ -14,7 +14,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and opens the descriptor.
+    /// Blocks exactly these signals and opens the descriptor: the agent starts a shim with all of
+    /// them blocked.
     #[expect(unsafe_code, reason = "no safe wrapper of signalfd exists")]
     pub(super) fn open() -> io::Result<Self> {
         // SAFETY: the set is initialised before use and lives across the calls; the descriptor is
@@ -25,7 +26,7 @@ impl Signals {
             for signal in TAKEN {
                 libc::sigaddset(&raw mut set, signal);
             }
-            if libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) != 0 {
+            if libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error());
             }
             let number = libc::signalfd(-1, &raw const set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
@@ -63,10 +64,23 @@ impl Signals {
 /// In the child: every signal as a fresh program expects it.
 #[expect(unsafe_code, reason = "no safe wrapper of signal dispositions exists")]
 pub(super) fn reset_signals() -> io::Result<()> {
+    // What the kernel reads: handler, flags, restorer and mask, all of them zero; no machine's is
+    // larger.
+    let default = [0_u64; 8];
     for signal in 1..=64 {
-        // SAFETY: the default disposition takes no pointer of ours; numbers that cannot be set
-        // (SIGKILL, SIGSTOP, the C library's own) are refused, which is what is wanted.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: the default disposition takes no pointer of ours. Not through the C library,
+        // which hides two signals of its own that the agent may have been started with ignored.
+        // SIGKILL and SIGSTOP are refused, which is what is wanted.
+        unsafe {
+            let none: *const u64 = std::ptr::null();
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                none,
+                8_usize,
+            )
+        };
     }
     // SAFETY: the set is initialised before use and lives across the call.
     let set = unsafe {
