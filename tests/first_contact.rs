@@ -538,3 +538,33 @@ fn what_a_dev_cluster_keeps_in_a_state_directory_is_there_again() {
         holds(alive_since(pid) != before, || format!("{pid} lives"))
     });
 }
+
+#[test]
+fn the_bench_of_a_node_starts_real_tasks_and_gives_figures_beside_a_bare_start() {
+    let site = Site::new();
+    let flags = ["bench", "node", "--starts", "5", "--at-once", "8"];
+    let table = site.mete(&flags);
+    assert!(table.done().contains("durable_start_p99_ms  "), "{table}");
+
+    let shown = site.json(&flags);
+
+    let figures = shown.one();
+    assert_eq!(
+        (&figures["starts"], &figures["at_once"]),
+        (&5.into(), &8.into())
+    );
+    let number = |name: &str| {
+        let value = figures[name].as_f64();
+        value.unwrap_or_else(|| panic!("{name} is a number: {figures}"))
+    };
+    for name in ["bare_p50_ms", "start_p50_ms", "ratio_p50", "at_once_ratio"] {
+        assert!(number(name) > 0.0, "{name}: {figures}");
+    }
+    let over = number("start_p50_ms") - number("bare_p50_ms");
+    assert!((over - number("over_p50_ms")).abs() < 0.02, "{figures}");
+    let durable = number("durable_start_p99_ms");
+    assert!(durable >= number("start_p50_ms"), "{figures}");
+
+    let refused = site.mete(&["bench", "node", "--starts", "0"]);
+    refused.refused(2, "USAGE").says("--starts");
+}

@@ -11,6 +11,8 @@ pub enum Bench {
     Launches(Launches),
     /// Rounds of the allocator alone, full and after one change
     Allocator(Allocator),
+    /// Starts of real tasks on this machine, beside a bare fork and exec
+    Node(Node),
     /// A real cluster's nodes and tasks through master, allocator and SDK in virtual time
     Replay(Replay),
 }
@@ -44,6 +46,17 @@ pub struct Allocator {
     /// Rounds that are timed
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub rounds: u32,
+}
+
+/// `bench node`.
+#[derive(Clone, Debug, Args)]
+pub struct Node {
+    /// Starts one after another
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub starts: u32,
+    /// Starts at once
+    #[arg(long = "at-once", value_name = "N", default_value_t = 100)]
+    pub at_once: u32,
 }
 
 /// How tasks come and go in a replay.

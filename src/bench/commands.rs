@@ -1,6 +1,6 @@
 //! Flags as sizes of benches.
 
-use super::{allocator, launches, replay, usage};
+use super::{allocator, launches, node, replay, usage};
 use crate::args::bench::Bench;
 use crate::cli::support::error::Outcome;
 use crate::cli::support::print::Style;
@@ -32,6 +32,13 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
                 seed: 1,
             };
             allocator::run(size)?.print("BenchAllocator", style)
+        }
+        Bench::Node(flags) => {
+            let size = node::Size {
+                starts: flags.starts,
+                at_once: flags.at_once,
+            };
+            node::run(size).await?.print("BenchNode", style)
         }
         Bench::Replay(flags) => replay::run(&flags)?.print("BenchReplay", style),
     }

@@ -12,6 +12,7 @@ use crate::cli::support::print::{Format, Style, print_one};
 pub mod allocator;
 pub mod commands;
 pub mod launches;
+pub mod node;
 pub mod replay;
 mod subject;
 

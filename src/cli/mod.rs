@@ -257,7 +257,7 @@ mod tests {
     const TREE: &str = "dev demo master:init,start agent:start,check,show service:start \
         batch:start,submit,run,list,show,logs,wait,cancel run submit ps logs status why events \
         node:list,show,rm framework:list,show,set,rm offer:list,rescind task:list,show,kill,logs \
-        quota:tree,set,rm admin:raft bench:launches,allocator,replay \
+        quota:tree,set,rm admin:raft bench:launches,allocator,node,replay \
         context:list,use,set,show,rm config:show,validate completion man help version";
 
     #[test]
