@@ -11,10 +11,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use mete_model::{AgentId, ClaimId, Code, GrantId, OfferId, Resources, RolePath, RunId};
+use mete_proto::convert::{write_offer_id, write_resources, write_run, write_spec};
 use mete_proto::framework::v1 as fw;
 use tokio::sync::oneshot;
 
-use crate::calls::submit;
+use crate::calls::{room, start};
 use crate::core::Core;
 use crate::error::{Error, Reason, Result};
 use crate::task::{Launch, RunInfo};
@@ -147,14 +148,10 @@ pub(crate) async fn begin(core: &Arc<Core>, accept: Accept) -> Result<Accepting>
         .iter()
         .map(|placed| placed.launch.run.clone())
         .collect();
+    let room = room(core).await?;
+    // From here on nothing waits: a caller who gives up meanwhile leaves no launch half noted.
     core.view().launching(infos(&accept));
-    let pending = match submit(core, to_wire(&accept)).await {
-        Ok(pending) => pending,
-        Err(error) => {
-            settle_refused(core, &runs);
-            return Err(error);
-        }
-    };
+    let pending = start(core, room, to_wire(&accept));
     let (told, answer) = oneshot::channel();
     let accepting = Accepting {
         runs: runs.clone(),
@@ -223,26 +220,21 @@ fn to_wire(accept: &Accept) -> fw::AcceptRequest {
         .launches
         .iter()
         .map(|placed| fw::Launch {
-            run: Some(wire::run_to(&placed.launch.run)),
+            run: Some(write_run(&placed.launch.run)),
             claim: placed
                 .claim
                 .as_ref()
                 .map(ToString::to_string)
                 .unwrap_or_default(),
-            resources: Some(wire::resources_to(&placed.resources)),
+            resources: Some(write_resources(&placed.resources)),
             spec: specs.position(&placed.launch.spec),
-            environment: wire::to_map(&placed.launch.environment),
-            labels: wire::to_map(&placed.launch.labels),
+            environment: placed.launch.environment.clone(),
+            labels: placed.launch.labels.clone(),
         })
         .collect();
     fw::AcceptRequest {
         header: None,
-        offers: accept
-            .offers
-            .iter()
-            .copied()
-            .map(wire::offer_id_to)
-            .collect(),
+        offers: accept.offers.iter().copied().map(write_offer_id).collect(),
         launches,
         mode: match accept.mode {
             Mode::All => fw::AcceptMode::All.into(),
@@ -271,7 +263,7 @@ impl Specs {
         let next = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
         let at = *self.by_value.entry(Arc::clone(spec)).or_insert(next);
         if at == next {
-            self.list.push(wire::spec_to(spec));
+            self.list.push(write_spec(spec));
         }
         self.by_pointer.insert(Arc::as_ptr(spec), at);
         at

@@ -1,20 +1,21 @@
 //! What the parts of one session share. Each part has its own small lock; none is held across an
 //! await, and no two are held together.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mete_model::RolePath;
 use rand::RngExt as _;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tonic::transport::Channel;
 
 use crate::acknowledge::AcknowledgeQueue;
 use crate::client::{FrameworkServiceClient, SharedDial};
 use crate::demand::DemandQueue;
-use crate::error::{Error, Result};
+use crate::error::{Error, Reason, Result};
+use crate::event_queue::EventQueue;
 use crate::offer_queue::OfferQueue;
 use crate::session::{Connection, SessionConfig};
 use crate::view::View;
@@ -45,15 +46,26 @@ pub(crate) struct Identity {
     pub(crate) incarnation: u64,
 }
 
-/// Call numbers: which come next, which are still open.
+/// Call numbers: which come next, which are still open, which were refused for now.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     next: u64,
     open: BTreeSet<u64>,
+    /// Open ones that were refused for now, and why: none above the lowest is sent before it is
+    /// answered.
+    refused: BTreeMap<u64, Reason>,
 }
 
 impl Numbers {
-    /// The next number; it stays open until [`Numbers::close`].
+    fn new() -> Self {
+        Self {
+            next: 1,
+            open: BTreeSet::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// The next number; it stays open until [`Core::close_number`].
     pub(crate) fn take(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -61,8 +73,14 @@ impl Numbers {
         number
     }
 
-    pub(crate) fn close(&mut self, number: u64) {
+    fn close(&mut self, number: u64) {
         self.open.remove(&number);
+        self.refused.remove(&number);
+    }
+
+    /// Up to which number calls may be sent.
+    fn gate(&self) -> u64 {
+        self.refused.keys().next().copied().unwrap_or(u64::MAX)
     }
 
     /// All calls up to here have been answered.
@@ -79,7 +97,12 @@ pub(crate) struct Core {
     pub(crate) identity: Mutex<Option<Identity>>,
     view: Mutex<View>,
     numbers: Mutex<Numbers>,
+    /// [`Numbers::gate`], as something to wait on.
+    gate: watch::Sender<u64>,
     pub(crate) offers: OfferQueue,
+    pub(crate) events: EventQueue,
+    /// The driver reads nothing, because too many events wait for the framework.
+    pub(crate) stalled: AtomicBool,
     pub(crate) demand: Mutex<DemandQueue>,
     pub(crate) acknowledge: Mutex<AcknowledgeQueue>,
     /// Rings when an acknowledgement was sent and none is left.
@@ -102,21 +125,22 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Core {
+    /// `bell` is pulled when there is something for the framework.
     pub(crate) fn new(
         config: SessionConfig,
         roles: Vec<RolePath>,
-        offers: OfferQueue,
+        bell: mpsc::Sender<()>,
     ) -> Arc<Self> {
         Arc::new(Self {
             config,
             roles: Mutex::new(roles),
             identity: Mutex::default(),
             view: Mutex::default(),
-            numbers: Mutex::new(Numbers {
-                next: 1,
-                open: BTreeSet::new(),
-            }),
-            offers,
+            numbers: Mutex::new(Numbers::new()),
+            gate: watch::Sender::new(u64::MAX),
+            offers: OfferQueue::new(bell.clone()),
+            events: EventQueue::new(bell),
+            stalled: AtomicBool::new(false),
             demand: Mutex::default(),
             acknowledge: Mutex::default(),
             acknowledged_all: Notify::new(),
@@ -137,6 +161,38 @@ impl Core {
 
     pub(crate) fn numbers(&self) -> MutexGuard<'_, Numbers> {
         locked(&self.numbers)
+    }
+
+    /// The call has its answer, or will never be sent again.
+    pub(crate) fn close_number(&self, number: u64) {
+        let mut numbers = self.numbers();
+        numbers.close(number);
+        self.gate.send_replace(numbers.gate());
+    }
+
+    /// The call was refused for now: those after it wait until it is answered. A master may have
+    /// passed its number already, and would do them first.
+    pub(crate) fn refuse_number(&self, number: u64, reason: &Reason) {
+        if number == 0 {
+            return;
+        }
+        let mut numbers = self.numbers();
+        if numbers.open.contains(&number) {
+            numbers.refused.insert(number, reason.clone());
+        }
+        self.gate.send_replace(numbers.gate());
+    }
+
+    /// Why the call that others wait for was refused.
+    pub(crate) fn why_refused(&self) -> Option<Reason> {
+        self.numbers().refused.values().next().cloned()
+    }
+
+    /// Waits until no call before this one is refused for now.
+    pub(crate) async fn turn_of(&self, number: u64) {
+        let mut gate = self.gate.subscribe();
+        // The sender lives as long as this does.
+        drop(gate.wait_for(|gate| number <= *gate).await);
     }
 
     pub(crate) fn next_run_number(&self) -> u64 {
@@ -217,6 +273,14 @@ impl Core {
         self.redirect_bell.notify_one();
     }
 
+    /// A call over this link failed. While the driver reads, it notices by itself when the link is
+    /// dead; while it does not, a connection that fails is reason enough for another one.
+    pub(crate) fn doubt(&self, generation: u64, reason: &Reason) {
+        if reason.known_code().is_none() && self.stalled.load(Ordering::SeqCst) {
+            self.redirect(generation, None);
+        }
+    }
+
     pub(crate) fn take_redirect(&self, generation: u64) -> Option<Option<String>> {
         let mut slot = locked(&self.redirect);
         match slot.take() {
@@ -259,10 +323,7 @@ mod tests {
 
     #[test]
     fn answered_stops_below_the_oldest_open_call() {
-        let mut numbers = Numbers {
-            next: 1,
-            open: BTreeSet::new(),
-        };
+        let mut numbers = Numbers::new();
         assert_eq!(numbers.answered(), 0);
         let (first, second) = (numbers.take(), numbers.take());
         numbers.close(second);

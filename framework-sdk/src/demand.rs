@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use mete_model::{ClaimId, Code};
+use mete_proto::convert::write_claim;
 use mete_proto::framework::v1 as fw;
 use prost::Message as _;
 use tokio::sync::oneshot;
@@ -14,7 +15,6 @@ use tokio::sync::oneshot;
 use crate::calls::ask;
 use crate::core::{Core, locked};
 use crate::error::{Error, Result};
-use crate::wire;
 
 /// Parts merged into one update stay below this, far from the largest message.
 const MERGED_BYTES: usize = 512 << 10;
@@ -79,6 +79,8 @@ fn next_parts(core: &Core) -> Option<Vec<Part>> {
     let mut queue = locked(&core.demand);
     let mut parts = Vec::new();
     let mut bytes = 0;
+    // Whoever gave up before their change was sent has taken it back: none pile up meanwhile.
+    queue.parts.retain(|part| !part.done.is_closed());
     while let Some(part) = queue.parts.front() {
         bytes += size(&part.change);
         if !parts.is_empty() && bytes > MERGED_BYTES {
@@ -94,7 +96,7 @@ fn size(change: &Change) -> usize {
     let put: usize = change
         .upsert
         .iter()
-        .map(|claim| wire::claim_to(claim).encoded_len())
+        .map(|claim| write_claim(claim).encoded_len())
         .sum();
     let removed: usize = change.remove.iter().map(|id| id.as_str().len()).sum();
     put + removed
@@ -143,7 +145,7 @@ async fn send(
         let request = fw::UpdateDemandRequest {
             header: None,
             version,
-            upsert: upsert.iter().map(wire::claim_to).collect(),
+            upsert: upsert.iter().map(write_claim).collect(),
             remove: remove.iter().map(ToString::to_string).collect(),
         };
         match ask(core, request).await {

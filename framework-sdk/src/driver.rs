@@ -5,10 +5,10 @@
 //! that this process is superseded, the framework torn down, or the request itself is wrong.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mete_proto::framework::v1::{self as fw, event::Event as Wire};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Streaming;
 
@@ -54,7 +54,6 @@ impl From<Advice> for End {
 
 pub(crate) struct Driver {
     core: Arc<Core>,
-    events: mpsc::Sender<Event>,
     masters: Masters,
     identity: Option<Identity>,
     generation: u64,
@@ -63,11 +62,10 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(core: Arc<Core>, events: mpsc::Sender<Event>) -> Self {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
         let masters = Masters::new(core.config.masters.clone());
         Self {
             core,
-            events,
             masters,
             identity: None,
             generation: 0,
@@ -85,8 +83,7 @@ impl Driver {
         self.core.close(why);
         // The first reason stays: a teardown of our own is not "closed by the master".
         let why = self.core.closed().unwrap_or(Error::Closed);
-        // Nobody may be listening any more.
-        let _ = self.events.send(Event::Closed(why)).await;
+        self.core.events.push(Event::Closed(why));
     }
 
     async fn run_until_over(&mut self) -> Error {
@@ -100,7 +97,7 @@ impl Driver {
                 self.core.connection.send_replace(Connection::Connecting);
                 // The broker takes them back when the stream ends.
                 self.core.offers.clear();
-                let _ = self.events.send(Event::Disconnected(end.to_string())).await;
+                self.core.events.push(Event::Disconnected(end.to_string()));
             }
             match end {
                 End::Elsewhere(Some(leader)) => {
@@ -164,7 +161,7 @@ impl Driver {
             address: address.to_owned(),
         });
         for event in connected {
-            self.emit(event).await;
+            self.core.events.push(event);
         }
         self.deltas(&mut stream).await
     }
@@ -174,7 +171,7 @@ impl Driver {
         let roles = crate::core::locked(&self.core.roles).clone();
         let (suppressed_roles, resume_revision) = {
             let view = self.core.view();
-            (view.suppressed.clone(), view.revision)
+            (view.suppressed.clone(), view.resume_revision())
         };
         fw::SubscribeRequest {
             name: config.name.clone(),
@@ -184,7 +181,7 @@ impl Driver {
             failover_timeout_ms: config.failover_timeout.map(|span| wire::span(span).0),
             ephemeral: config.ephemeral,
             plain_offers: config.plain_offers,
-            labels: wire::to_map(&config.labels),
+            labels: config.labels.clone(),
             service_address: config.service_address.clone(),
             resume_revision,
         }
@@ -198,7 +195,9 @@ impl Driver {
         let mut subscribed = None;
         let mut arrived = Arrived::default();
         loop {
-            match self.message(stream).await? {
+            // Its revision is that of the whole snapshot, of which this is a part.
+            let (_, message) = self.message(stream).await?;
+            match message {
                 Wire::Subscribed(hello) => {
                     arrived.changes_only = hello.changes_only;
                     subscribed = Some((self.identity_of(&hello)?, hello.known));
@@ -260,8 +259,8 @@ impl Driver {
     ) -> Result<std::convert::Infallible, End> {
         let core = Arc::clone(&self.core);
         loop {
-            let message = tokio::select! {
-                message = self.message(stream) => message?,
+            let (revision, message) = tokio::select! {
+                message = self.read_on(stream) => message?,
                 () = core.redirect_bell.notified() => {
                     match core.take_redirect(self.generation) {
                         Some(leader) => return Err(End::Elsewhere(leader)),
@@ -271,16 +270,16 @@ impl Driver {
             };
             match message {
                 Wire::Offers(offers) => self.offers(offers),
-                Wire::Rescinded(rescinded) => self.rescinded(rescinded).await,
+                Wire::Rescinded(rescinded) => self.rescinded(rescinded),
                 Wire::Status(status) => match wire::status_from(status) {
-                    Ok(update) => self.status(update).await,
+                    Ok(update) => self.status(update),
                     // Not acknowledged: a newer release of this framework may understand it.
                     Err(error) => tracing::warn!(%error, "status passed over"),
                 },
                 Wire::AgentChanged(change) => match wire::agent_changed_from(change) {
                     Ok(change) => {
                         self.core.view().agent_changed(&change);
-                        self.emit(Event::AgentChanged(change)).await;
+                        core.events.push(Event::AgentChanged(change));
                     }
                     Err(error) => tracing::warn!(%error, "agent change passed over"),
                 },
@@ -294,24 +293,32 @@ impl Driver {
                     return Err(lost("the stream began a second time"));
                 }
             }
+            core.view().heard(revision);
         }
     }
 
-    /// The next message that this release understands; silence is a dead stream.
-    async fn message(&self, stream: &mut Streaming<fw::Event>) -> Result<Wire, End> {
+    /// The next message. Waits first while too many events wait for the framework: the broker then
+    /// merges statuses and takes offers back.
+    async fn read_on(&self, stream: &mut Streaming<fw::Event>) -> Result<(u64, Wire), End> {
+        if !self.core.events.has_room() {
+            self.core.stalled.store(true, Ordering::SeqCst);
+            self.core.events.until_room().await;
+        }
+        self.core.stalled.store(false, Ordering::SeqCst);
+        self.message(stream).await
+    }
+
+    /// The next message that this release understands, and its revision; silence is a dead stream.
+    async fn message(&self, stream: &mut Streaming<fw::Event>) -> Result<(u64, Wire), End> {
         loop {
             let event = tokio::time::timeout(self.core.config.silence, stream.message())
                 .await
                 .map_err(|_| lost("silence: not even a heartbeat"))?
                 .map_err(|status| End::from(advise(&status)))?
                 .ok_or_else(|| lost("the master ended the stream"))?;
-            if event.revision > 0 {
-                let mut view = self.core.view();
-                view.revision = view.revision.max(event.revision);
-            }
             // An empty event is one of a newer release.
             if let Some(message) = event.event {
-                return Ok(message);
+                return Ok((event.revision, message));
             }
         }
     }
@@ -328,32 +335,26 @@ impl Driver {
         self.core.offers.push(offers);
     }
 
-    async fn rescinded(&self, rescinded: fw::Rescinded) {
+    fn rescinded(&self, rescinded: fw::Rescinded) {
         let ids = rescinded.offers.into_iter();
         let offers: Vec<_> = ids
             .filter_map(|id| wire::offer_id_from(Some(id)).ok())
             .collect();
         self.core.offers.rescind(&offers);
         let reason = rescinded.reason;
-        self.emit(Event::Rescinded(Rescinded { offers, reason }))
-            .await;
+        let rescinded = Rescinded { offers, reason };
+        self.core.events.push(Event::Rescinded(rescinded));
     }
 
-    async fn status(&self, mut update: TaskUpdate) {
+    fn status(&self, mut update: TaskUpdate) {
         let receipt = self.core.view().receive(&mut update);
         match receipt {
-            Receipt::New => self.emit(Event::Update(update)).await,
+            Receipt::New => self.core.events.push(Event::Update(update)),
             Receipt::Duplicate => {}
             Receipt::Handled => {
                 acknowledge(&self.core, [(update.run(), update.sequence)]);
             }
         }
-    }
-
-    /// Waits while the queue is full: the broker then merges statuses and rescinds offers.
-    async fn emit(&self, event: Event) {
-        // Events may have been dropped while the session lives on: its calls still work.
-        let _ = self.events.send(event).await;
     }
 }
 
@@ -377,7 +378,10 @@ fn add_page(arrived: &mut Arrived, page: fw::Snapshot) -> Result<()> {
         arrived.runs.push(wire::run_status_from(run)?);
     }
     for claim in page.claims {
-        arrived.claims.push(wire::claim_from(claim)?);
+        match wire::claim_from(claim) {
+            Ok(claim) => arrived.claims.push(claim),
+            Err(error) => tracing::warn!(%error, "claim passed over"),
+        }
     }
     arrived.demand_version = arrived.demand_version.max(page.demand_version);
     for role in page.suppressed_roles {

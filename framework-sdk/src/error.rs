@@ -41,6 +41,15 @@ impl Reason {
         self.code.parse().ok()
     }
 
+    /// The code that a person should be told. A refusal that programs are to take for `BUSY` may
+    /// begin its sentence with the exact one, as in `DISK_FULL: the disk of …`.
+    #[must_use]
+    pub fn exact_code(&self) -> Option<Code> {
+        let named = self.detail.split_once(": ").map(|(first, _)| first);
+        let named = named.and_then(|name| name.parse().ok());
+        named.or_else(|| self.known_code())
+    }
+
     /// Says whether it is this code.
     #[must_use]
     pub fn is(&self, code: Code) -> bool {
@@ -232,6 +241,12 @@ mod tests {
             ..Reason::default()
         };
         assert_eq!(newer.known_code(), None);
+        let full = Reason::new(Code::Busy, "DISK_FULL: the disk is full");
+        assert_eq!(full.exact_code(), Some(Code::DiskFull));
+        assert_eq!(
+            Reason::new(Code::Busy, "later: much").exact_code(),
+            Some(Code::Busy)
+        );
         assert!(!Error::Refused(newer).is_retryable());
     }
 }

@@ -1,11 +1,10 @@
 //! Layer 1: the events of a session as a stream.
 //!
 //! Offers travel on a queue of their own and come first, so that a backlog of statuses never makes
-//! them stale; those that lapsed while they waited are dropped here. Everything else comes in the
-//! order in which the broker sent it. A status is acknowledged by whoever handled it, with
-//! [`crate::Session::acknowledge`].
+//! them stale; they never overtake [`Event::Connected`], and those that lapsed while they waited
+//! are dropped here. Everything else comes in the order in which the broker sent it. A status is
+//! acknowledged by whoever handled it, with [`crate::Session::acknowledge`].
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -33,7 +32,7 @@ pub struct Snapshot {
 }
 
 /// The stream is open, and this is where things stand.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Connected {
     /// The broker knew this framework before: its tasks may be running.
     pub resumed: bool,
@@ -42,7 +41,7 @@ pub struct Connected {
 }
 
 /// Offers that no longer stand.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rescinded {
     /// Which.
     pub offers: Vec<OfferId>,
@@ -85,27 +84,22 @@ pub enum Event {
     Closed(Error),
 }
 
-/// The events of one session. Dropping it does not close the session.
+/// The events of one session. Dropping it does not close the session: its calls still work, and
+/// whatever is not handled stays owed.
 #[derive(Debug)]
 pub struct Events {
     core: Arc<Core>,
-    items: mpsc::Receiver<Event>,
-    offer_bell: mpsc::Receiver<()>,
-    /// Taken from `items` while looking for more updates, and still to be handed over.
-    put_back: VecDeque<Event>,
+    /// Rings when an offer or another event was put in.
+    bell: mpsc::Receiver<()>,
+    over: bool,
 }
 
 impl Events {
-    pub(crate) fn new(
-        core: Arc<Core>,
-        items: mpsc::Receiver<Event>,
-        offer_bell: mpsc::Receiver<()>,
-    ) -> Self {
+    pub(crate) fn new(core: Arc<Core>, bell: mpsc::Receiver<()>) -> Self {
         Self {
             core,
-            items,
-            offer_bell,
-            put_back: VecDeque::new(),
+            bell,
+            over: false,
         }
     }
 
@@ -114,50 +108,43 @@ impl Events {
         std::future::poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// Updates that are there already, so that they can be dealt with together.
+    /// Updates that are there already, so that they can be dealt with together; `most` at the most,
+    /// and none behind an event of another kind.
     pub fn ready_updates(&mut self, most: usize) -> Vec<TaskUpdate> {
-        let mut updates = Vec::new();
-        while updates.len() < most {
-            let event = match self.put_back.pop_front() {
-                Some(event) => event,
-                None => match self.items.try_recv() {
-                    Ok(event) => event,
-                    Err(_) => break,
-                },
-            };
-            if let Event::Update(update) = event {
-                self.core.view().hand_over(&update);
-                updates.push(update);
-            } else {
-                self.put_back.push_front(event);
-                break;
-            }
+        let updates = self.core.events.pop_updates(most);
+        let mut view = self.core.view();
+        for update in &updates {
+            view.hand_over(update);
         }
         updates
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        // The bell first: it registers the waker before the queue is looked at.
-        while let Poll::Ready(Some(())) = self.offer_bell.poll_recv(cx) {}
-        let offers = self.core.offers.take();
-        if !offers.is_empty() {
-            return Poll::Ready(Some(Event::Offers(offers)));
+        if self.over {
+            return Poll::Ready(None);
         }
-        if let Some(event) = self.put_back.pop_front() {
-            return Poll::Ready(Some(self.hand_over(event)));
+        // The bell first: it registers the waker before the queues are looked at.
+        while let Poll::Ready(Some(())) = self.bell.poll_recv(cx) {}
+        if !self.core.events.has_opening() {
+            let offers = self.core.offers.take();
+            if !offers.is_empty() {
+                return Poll::Ready(Some(Event::Offers(offers)));
+            }
         }
-        match self.items.poll_recv(cx) {
-            Poll::Ready(Some(event)) => Poll::Ready(Some(self.hand_over(event))),
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    }
-
-    fn hand_over(&self, event: Event) -> Event {
+        let Some(event) = self.core.events.pop() else {
+            return Poll::Pending;
+        };
         if let Event::Update(update) = &event {
             self.core.view().hand_over(update);
         }
-        event
+        self.over = matches!(event, Event::Closed(_));
+        Poll::Ready(Some(event))
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.core.events.close();
     }
 }
 

@@ -111,7 +111,8 @@ pub trait Framework: Send + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Called in the runner's rhythm, and soon after [`Session::wake`].
+    /// Called in the runner's rhythm, and soon after [`Session::wake`]; never before `connected`
+    /// has returned `Ok` once.
     fn tick(&mut self, session: &Session) -> impl Future<Output = Result<()>> + Send {
         let _ = session;
         std::future::ready(Ok(()))

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use mete_model::{Code, Exit, RunId, TaskPhase};
+use mete_proto::convert::write_run;
 use mete_proto::node::v1 as pb;
 use mete_proto::node::v1::node_service_client::NodeServiceClient;
 use mete_proto::types::v1::RunRef;
@@ -99,7 +100,7 @@ impl NodeClient {
             node: self.clone(),
             run: RunRef {
                 framework_id: framework_id.to_owned(),
-                run: Some(wire::run_to(run)),
+                run: Some(write_run(run)),
             },
             position: options.resume.clone(),
             options,

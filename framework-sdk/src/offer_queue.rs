@@ -20,14 +20,12 @@ pub(crate) struct OfferQueue {
 }
 
 impl OfferQueue {
-    /// The queue, and the bell that rings when there is something in it.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<()>) {
-        let (bell, rung) = mpsc::channel(1);
-        let queue = Self {
+    /// An empty queue that pulls this bell when something is put in.
+    pub(crate) fn new(bell: mpsc::Sender<()>) -> Self {
+        Self {
             waiting: Mutex::default(),
             bell,
-        };
-        (queue, rung)
+        }
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, VecDeque<Offer>> {

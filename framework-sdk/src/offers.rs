@@ -68,12 +68,8 @@ impl Offer {
             node_address: wire.node_address,
             topology_epoch: wire.topology_epoch,
             resources: wire::resources_from(wire.resources)?,
-            labels: wire.labels.into_iter().collect(),
-            enforcement: wire
-                .enforcement
-                .into_iter()
-                .map(|(kind, level)| (kind, wire::enforcement_from(level)))
-                .collect(),
+            labels: wire.labels,
+            enforcement: wire::enforcement_from(&wire.enforcement),
             deadline: now + Duration::from_millis(wire.expires_in_ms),
         })
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mete_model::{ClaimId, Code, OfferId, RolePath, RunId, TaskId};
+use mete_proto::convert::{write_offer_id, write_run};
 use mete_proto::framework::v1 as fw;
 use tokio::sync::{mpsc, watch};
 
@@ -22,13 +23,9 @@ use crate::driver::Driver;
 use crate::error::{Error, Reason, Result};
 use crate::event::{Events, Snapshot};
 use crate::node::{LogOptions, Logs, NodeClient};
-use crate::offer_queue::OfferQueue;
 use crate::store::Store;
 use crate::task::{ClaimInfo, RunInfo};
 use crate::wire;
-
-/// Events that wait for the handler; beyond it reading stops, and the broker merges statuses.
-const EVENTS_WAITING: usize = 65_536;
 
 /// Tasks of one claim, those launched included: the broker takes no more.
 const MOST_OF_A_CLAIM: u32 = 100_000;
@@ -98,7 +95,9 @@ pub enum Connection {
     Closed,
 }
 
-/// A session with the broker. See the module.
+/// A session with the broker. See the module. It goes on until it is over or
+/// [`Session::disconnect`], [`Session::sever`] or [`Session::teardown`] ends it, also when every
+/// handle was dropped.
 #[derive(Clone, Debug)]
 pub struct Session {
     pub(crate) core: Arc<Core>,
@@ -118,11 +117,10 @@ impl Session {
             return Err(Error::field("name", "1 to 128 characters are permitted"));
         }
         let roles = roles_of(&config.roles)?;
-        let (queue, bell) = OfferQueue::new();
-        let core = Core::new(config, roles, queue);
-        let (items, waiting) = mpsc::channel(EVENTS_WAITING);
-        tokio::spawn(Driver::new(Arc::clone(&core), items).run());
-        let events = Events::new(Arc::clone(&core), waiting, bell);
+        let (bell, rung) = mpsc::channel(1);
+        let core = Core::new(config, roles, bell);
+        tokio::spawn(Driver::new(Arc::clone(&core)).run());
+        let events = Events::new(Arc::clone(&core), rung);
         Ok((Self { core }, events))
     }
 
@@ -381,7 +379,7 @@ impl Session {
         for part in runs.chunks(KILLS_AT_ONCE) {
             let request = fw::KillRequest {
                 header: None,
-                runs: part.iter().map(wire::run_to).collect(),
+                runs: part.iter().map(write_run).collect(),
                 grace_ms: grace.map(|grace| wire::span(grace).0),
                 reason: reason.to_owned(),
             };
@@ -440,7 +438,7 @@ impl Session {
     async fn node_address(&self, run: &RunId) -> Result<String> {
         let request = fw::ReconcileRequest {
             header: None,
-            runs: vec![wire::run_to(run)],
+            runs: vec![write_run(run)],
             ..fw::ReconcileRequest::default()
         };
         let answer = ask(&self.core, request).await?;
@@ -483,7 +481,7 @@ impl Session {
             roles: named,
             failover_timeout_ms: config.failover_timeout.map(|span| wire::span(span).0),
             plain_offers: config.plain_offers,
-            labels: wire::to_map(&config.labels),
+            labels: config.labels.clone(),
             service_address: config.service_address.clone(),
         };
         ask(&self.core, request).await?;
@@ -544,7 +542,7 @@ impl Session {
 fn decline_request(offers: &[OfferId], reason: &str, refuse: Refuse) -> fw::DeclineRequest {
     fw::DeclineRequest {
         header: None,
-        offers: offers.iter().copied().map(wire::offer_id_to).collect(),
+        offers: offers.iter().copied().map(write_offer_id).collect(),
         reason: reason.to_owned(),
         refuse: Some(refuse.to_wire()),
     }

@@ -4,6 +4,7 @@
 //! acknowledging. Not for secrets, files or results. Keys and values are bytes that nobody reads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mete_model::Code;
 use mete_proto::framework::v1 as fw;
@@ -88,6 +89,14 @@ impl Write {
             expected: Some(revision),
         });
         self
+    }
+
+    fn request(self) -> fw::StoreWriteRequest {
+        fw::StoreWriteRequest {
+            header: None,
+            puts: self.puts,
+            deletes: self.deletes,
+        }
     }
 
     /// Says whether there is nothing to do.
@@ -198,30 +207,39 @@ impl Store {
     /// [`Error::Conflict`] with every key that has another revision, [`Error::Refused`] with
     /// `STORE_FULL`, [`Error::Invalid`], or why the session is over.
     pub async fn write(&self, write: Write) -> Result<u64> {
-        let request = fw::StoreWriteRequest {
-            header: None,
-            puts: write.puts,
-            deletes: write.deletes,
-        };
-        let answer = ask(&self.core, request).await?;
-        let Err(reason) = crate::wire::verdict_from(answer.verdict) else {
-            return Ok(answer.revision);
-        };
-        if !reason.is(Code::Conflict) {
-            return Err(Error::Refused(reason));
-        }
-        Err(Error::Conflict {
-            revision: answer.revision,
-            keys: answer
-                .conflicts
-                .into_iter()
-                .map(|item| KeyConflict {
-                    revision: item.revision,
-                    key: item.key.into(),
-                })
-                .collect(),
-        })
+        written(ask(&self.core, write.request()).await?)
     }
+
+    /// As [`Store::write`], but waits no longer than said: a master that cannot write at the
+    /// moment, because none leads or its disk is full, takes no record for as long as that lasts.
+    ///
+    /// # Errors
+    /// As [`Store::write`], and [`Error::Unavailable`] with what was said last. With `UNKNOWN`
+    /// nobody can tell whether it was written, and it may be written later, before every later
+    /// write. With any other code nothing was written and nothing will be.
+    pub async fn write_within(&self, write: Write, longest: Duration) -> Result<u64> {
+        written(crate::calls::ask_within(&self.core, write.request(), longest).await?)
+    }
+}
+
+fn written(answer: fw::StoreWriteResponse) -> Result<u64> {
+    let Err(reason) = crate::wire::verdict_from(answer.verdict) else {
+        return Ok(answer.revision);
+    };
+    if !reason.is(Code::Conflict) {
+        return Err(Error::Refused(reason));
+    }
+    Err(Error::Conflict {
+        revision: answer.revision,
+        keys: answer
+            .conflicts
+            .into_iter()
+            .map(|item| KeyConflict {
+                revision: item.revision,
+                key: item.key.into(),
+            })
+            .collect(),
+    })
 }
 
 fn record(item: fw::StoreItem) -> Record {

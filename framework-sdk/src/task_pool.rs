@@ -199,6 +199,10 @@ impl TaskPool {
 impl Framework for TaskPool {
     async fn connected(&mut self, session: &Session, connected: Connected) -> Result<()> {
         self.handle.shared().session = Some(session.clone());
+        // As the session knows it now: the snapshot may be older than the last launches.
+        for group in self.groups.values_mut() {
+            group.forget_unsent(|run| session.run(run).is_some());
+        }
         let mut doubled = Vec::new();
         for run in connected.snapshot.runs {
             let (Some(kind), Some(index)) = (run.labels.get(KIND), run.labels.get(INDEX)) else {

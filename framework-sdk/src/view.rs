@@ -40,7 +40,8 @@ struct Run {
     ending: bool,
     /// The end was handed over.
     ended: bool,
-    /// Committed at this revision or earlier; a snapshot below it need not have the run.
+    /// A snapshot below this revision need not have the run. While it is launching: what had come
+    /// in when it was sent, so it is committed later than that.
     since: u64,
 }
 
@@ -54,7 +55,10 @@ pub(crate) struct View {
     ended: HashMap<RunId, u64>,
     ended_order: VecDeque<RunId>,
     pub(crate) demand_version: u64,
+    /// Highest revision of anything that came in.
     pub(crate) revision: u64,
+    /// Everything up to this revision came in.
+    complete: u64,
     pub(crate) suppressed: Vec<String>,
 }
 
@@ -84,6 +88,22 @@ impl View {
                 u64::from(claim.remaining().saturating_sub(launching))
             })
             .sum()
+    }
+
+    /// Notes that an event of this revision came in; 0 = it belongs to none.
+    pub(crate) fn heard(&mut self, revision: u64) {
+        self.revision = self.revision.max(revision);
+        // There may be more of the same revision, but none of an earlier one.
+        self.complete = self.complete.max(revision.saturating_sub(1));
+    }
+
+    /// From which revision on the broker has to tell what changed; 0 = everything.
+    ///
+    /// Below the launches that are on their way: whether they are in the log, and in their claims'
+    /// counts, is only known when the answer is.
+    pub(crate) fn resume_revision(&self) -> u64 {
+        let launching = self.runs.values().filter(|run| run.launching);
+        launching.map(|run| run.since).fold(self.complete, u64::min)
     }
 
     pub(crate) fn claim(&self, id: &ClaimId) -> Option<&ClaimInfo> {
@@ -145,7 +165,11 @@ impl View {
                 *self.launching.entry(claim.clone()).or_default() += 1;
             }
             self.live += 1;
-            self.runs.insert(info.run.clone(), Run::new(info, true));
+            let run = Run {
+                since: self.revision,
+                ..Run::new(info, true)
+            };
+            self.runs.insert(run.info.run.clone(), run);
         }
     }
 
@@ -302,6 +326,7 @@ impl View {
         self.demand_version = self.demand_version.max(arrived.demand_version);
         self.suppressed = arrived.suppressed;
         self.revision = self.revision.max(arrived.revision);
+        self.complete = self.complete.max(arrived.revision);
         if !arrived.changes_only {
             open.extend(self.vanished(&named, arrived.revision));
         }

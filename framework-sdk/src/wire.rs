@@ -1,16 +1,19 @@
-//! Between wire messages and what frameworks see. The only file that names both.
+//! From wire messages to what frameworks see.
 //!
-//! To the wire nothing can fail. From the wire a client is lenient where a broker is strict: an
-//! enum value or a code of a newer release must not cost the framework its stream.
+//! Single things are read and written by [`mete_proto::convert`], as everywhere; here they are put
+//! together. A client is lenient where a broker is strict: an enum value, a code or a limit of a
+//! newer release must not cost the framework its stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mete_model::device::DeviceId;
 use mete_model::{
-    AgentId, Bytes, ClaimId, ClassPath, DeviceShare, DeviceWant, Enforcement, Exit, MilliCpu,
-    OfferId, Resources, RolePath, RunId, Shape, Span, StatusSource, TaskId, TaskPhase, Timestamp,
-    Usage,
+    AgentId, ClaimId, Enforcement, Exit, OfferId, Resources, RolePath, RunId, Span, TaskPhase,
+    Timestamp,
+};
+use mete_proto::convert::{
+    At, Faults, read_agent, read_claim, read_enforcement, read_exit, read_offer_id, read_phase,
+    read_resources, read_run, read_source, read_usage, whole,
 };
 use mete_proto::framework::v1 as fw;
 use mete_proto::types::v1 as pb;
@@ -28,221 +31,53 @@ fn malformed(what: &str, why: impl std::fmt::Display) -> Error {
     Error::Protocol(format!("{what}: {why}"))
 }
 
-pub(crate) fn run_to(run: &RunId) -> pb::Run {
-    pb::Run {
-        task: run.task.to_string(),
-        attempt: run.attempt,
-    }
+/// Reads what must be readable; all that is wrong with it is in the error.
+fn read<T>(what: &str, read: impl FnOnce(At<'_>, &mut Faults) -> Option<T>) -> Result<T> {
+    whole(|faults| read(At::root(what), faults)).map_err(|faults| malformed(what, faults))
+}
+
+/// Reads what only tells something: what cannot be read is not told.
+fn told<T>(read: impl FnOnce(At<'_>, &mut Faults) -> Option<T>) -> Option<T> {
+    whole(|faults| read(At::root(""), faults)).ok()
 }
 
 pub(crate) fn run_from(run: Option<pb::Run>) -> Result<RunId> {
-    let run = run.ok_or_else(|| malformed("run", "is missing"))?;
-    let task = TaskId::new(&run.task).map_err(|bad| malformed("run", bad))?;
-    Ok(RunId::new(task, run.attempt))
-}
-
-pub(crate) fn offer_id_to(id: OfferId) -> pb::OfferId {
-    pb::OfferId {
-        term: id.term,
-        number: id.number,
-    }
+    read("run", |at, faults| read_run(run, at, faults))
 }
 
 pub(crate) fn offer_id_from(id: Option<pb::OfferId>) -> Result<OfferId> {
-    let id = id.ok_or_else(|| malformed("offer id", "is missing"))?;
-    Ok(OfferId {
-        term: id.term,
-        number: id.number,
+    let id = id.unwrap_or_default();
+    read("offer id", |at, faults| read_offer_id(id, at, faults))
+}
+
+pub(crate) fn resources_from(resources: Option<pb::Resources>) -> Result<Resources> {
+    read("resources", |at, faults| {
+        read_resources(resources, at, faults)
     })
-}
-
-pub(crate) fn resources_to(resources: &Resources) -> pb::Resources {
-    pb::Resources {
-        cpu_milli: resources.cpu.0,
-        memory_bytes: resources.memory.0,
-        disk_bytes: resources.disk.0,
-        cores: resources.cores.to_string(),
-        devices: resources
-            .devices
-            .iter()
-            .map(|share| pb::DeviceShare {
-                id: share.id.to_string(),
-                class: share.class.to_string(),
-                milli: share.milli,
-            })
-            .collect(),
-    }
-}
-
-pub(crate) fn resources_from(wire: Option<pb::Resources>) -> Result<Resources> {
-    let wire = wire.unwrap_or_default();
-    let mut devices = Vec::with_capacity(wire.devices.len());
-    for share in wire.devices {
-        devices.push(DeviceShare {
-            id: DeviceId::new(&share.id).map_err(|bad| malformed("resources", bad))?,
-            class: ClassPath::new(&share.class).map_err(|bad| malformed("resources", bad))?,
-            milli: share.milli,
-        });
-    }
-    devices.sort();
-    Ok(Resources {
-        cpu: MilliCpu(wire.cpu_milli),
-        memory: Bytes(wire.memory_bytes),
-        disk: Bytes(wire.disk_bytes),
-        cores: cores_from(&wire.cores)?,
-        devices,
-    })
-}
-
-fn cores_from(text: &str) -> Result<mete_model::CpuSet> {
-    if text.is_empty() {
-        return Ok(mete_model::CpuSet::new());
-    }
-    text.parse().map_err(|bad| malformed("resources", bad))
-}
-
-fn shape_to(shape: &Shape) -> pb::Shape {
-    pb::Shape {
-        cpu_milli: shape.cpu.0,
-        memory_bytes: shape.memory.0,
-        disk_bytes: shape.disk.0,
-        cores: shape.cores,
-        devices: shape
-            .devices
-            .iter()
-            .map(|want| pb::DeviceWant {
-                class: want.class.to_string(),
-                count: want.count,
-                milli: want.milli,
-            })
-            .collect(),
-    }
-}
-
-fn shape_from(wire: pb::Shape) -> Result<Shape> {
-    let mut devices = Vec::with_capacity(wire.devices.len());
-    for want in wire.devices {
-        devices.push(DeviceWant {
-            class: ClassPath::new(&want.class).map_err(|bad| malformed("shape", bad))?,
-            count: want.count,
-            milli: if want.milli == 0 { 1000 } else { want.milli },
-        });
-    }
-    devices.sort();
-    Ok(Shape {
-        cpu: MilliCpu(wire.cpu_milli),
-        memory: Bytes(wire.memory_bytes),
-        disk: Bytes(wire.disk_bytes),
-        cores: wire.cores,
-        devices,
-    })
-}
-
-pub(crate) fn claim_to(claim: &mete_model::Claim) -> pb::Claim {
-    pb::Claim {
-        id: claim.id.to_string(),
-        role: claim.role.to_string(),
-        shape: Some(shape_to(&claim.shape)),
-        count: claim.count,
-        priority: claim.priority,
-        labels: to_map(&claim.labels),
-        expected_runtime_ms: claim.expected_runtime.map_or(0, |span| span.0),
-    }
 }
 
 pub(crate) fn claim_from(status: pb::ClaimStatus) -> Result<ClaimInfo> {
-    let wire = status
-        .claim
-        .ok_or_else(|| malformed("claim", "is missing"))?;
-    let expected = Some(Span(wire.expected_runtime_ms)).filter(|span| *span != Span::ZERO);
+    let claim = status.claim.unwrap_or_default();
     Ok(ClaimInfo {
-        claim: mete_model::Claim {
-            id: ClaimId::new(&wire.id).map_err(|bad| malformed("claim", bad))?,
-            role: RolePath::new(&wire.role).map_err(|bad| malformed("claim", bad))?,
-            shape: shape_from(wire.shape.unwrap_or_default())?,
-            count: wire.count,
-            priority: wire.priority,
-            labels: wire.labels.into_iter().collect(),
-            expected_runtime: expected,
-        },
+        claim: read("claim", |at, faults| read_claim(claim, at, faults))?,
         launched: status.launched,
     })
 }
 
-pub(crate) fn spec_to(spec: &mete_model::TaskSpec) -> pb::TaskSpec {
-    let ms = |span: Option<Span>| span.map_or(0, |span| span.0);
-    pb::TaskSpec {
-        command: spec.command.clone(),
-        environment: to_map(&spec.environment),
-        working_directory: spec.working_directory.clone(),
-        user: spec.user.clone(),
-        kill_grace_ms: ms(spec.kill_grace),
-        launch_timeout_ms: ms(spec.launch_timeout),
-        time_limit_ms: ms(spec.time_limit),
-        labels: to_map(&spec.labels),
-        log_file_bytes: spec.log_file.map_or(0, |bytes| bytes.0),
-        log_files: spec.log_files.unwrap_or(0),
-        fake: Some(pb::FakeTask {
-            run_ms: spec.fake.run.0,
-            exit_code: i32::from(spec.fake.exit_code),
-        }),
-    }
-}
-
-pub(crate) fn to_map<M>(map: &BTreeMap<String, String>) -> M
-where
-    M: FromIterator<(String, String)>,
-{
-    map.iter()
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
-}
-
 /// `None` for a phase that this release does not know.
-pub(crate) fn phase_from(wire: i32) -> Option<TaskPhase> {
-    Some(match pb::TaskPhase::try_from(wire).ok()? {
-        pb::TaskPhase::Unspecified => return None,
-        pb::TaskPhase::Staging => TaskPhase::Staging,
-        pb::TaskPhase::Starting => TaskPhase::Starting,
-        pb::TaskPhase::Running => TaskPhase::Running,
-        pb::TaskPhase::Finishing => TaskPhase::Finishing,
-        pb::TaskPhase::Finished => TaskPhase::Finished,
-        pb::TaskPhase::Failed => TaskPhase::Failed,
-        pb::TaskPhase::Killed => TaskPhase::Killed,
-        pb::TaskPhase::Lost => TaskPhase::Lost,
-        pb::TaskPhase::Refused => TaskPhase::Refused,
-    })
-}
-
-fn source_from(wire: i32) -> StatusSource {
-    match pb::StatusSource::try_from(wire) {
-        Ok(pb::StatusSource::Agent) => StatusSource::Agent,
-        Ok(pb::StatusSource::Framework) => StatusSource::Framework,
-        Ok(pb::StatusSource::Operator) => StatusSource::Operator,
-        // Who said it decides nothing: what is not known is the broker's word.
-        Ok(pb::StatusSource::Master | pb::StatusSource::Unspecified) | Err(_) => {
-            StatusSource::Master
-        }
-    }
+pub(crate) fn phase_from(phase: i32) -> Option<TaskPhase> {
+    told(|at, faults| read_phase(phase, at, faults))
 }
 
 /// How a process ended; `None` for numbers that no process can end with.
-pub(crate) fn exit_from(wire: Option<pb::Exit>) -> Option<Exit> {
-    match wire?.how? {
-        pb::exit::How::Code(code) => u8::try_from(code).ok().map(Exit::Code),
-        pb::exit::How::Signal(signal) => u8::try_from(signal).ok().map(Exit::Signal),
-    }
+pub(crate) fn exit_from(exit: Option<pb::Exit>) -> Option<Exit> {
+    told(|at, faults| read_exit(exit, at, faults)).flatten()
 }
 
 pub(crate) fn status_from(wire: pb::Status) -> Result<TaskUpdate> {
     let run = run_from(wire.run.and_then(|reference| reference.run))?;
     let phase = phase_from(wire.phase)
         .ok_or_else(|| malformed("status", format!("{run} is in an unknown phase")))?;
-    let usage = wire.usage.map(|usage| Usage {
-        cpu_ms: usage.cpu_ms,
-        memory_peak: Bytes(usage.memory_peak_bytes),
-        wall_ms: usage.wall_ms,
-    });
     Ok(TaskUpdate {
         task: run.task,
         attempt: run.attempt,
@@ -250,10 +85,10 @@ pub(crate) fn status_from(wire: pb::Status) -> Result<TaskUpdate> {
         phase,
         reason: wire.reason.parse().ok(),
         message: wire.message,
-        source: source_from(wire.source),
+        source: read_source(wire.source),
         at: Timestamp(wire.at_ms),
         exit: exit_from(wire.exit),
-        usage,
+        usage: told(|at, faults| read_usage(wire.usage, at, faults)).flatten(),
         coalesced: wire.coalesced,
         agent: agent_from(&wire.agent_id),
         claim: None,
@@ -261,7 +96,7 @@ pub(crate) fn status_from(wire: pb::Status) -> Result<TaskUpdate> {
 }
 
 pub(crate) fn agent_from(text: &str) -> Option<AgentId> {
-    text.parse().ok()
+    told(|at, faults| read_agent(text, at, faults))
 }
 
 pub(crate) fn condition_from(wire: i32) -> AgentCondition {
@@ -283,25 +118,33 @@ pub(crate) struct SnapshotRun {
     pub unacknowledged: Vec<TaskUpdate>,
 }
 
+/// A run that has a name is there, whatever else of it cannot be read: left out, it would be taken
+/// for lost.
 pub(crate) fn run_status_from(wire: fw::RunStatus) -> Result<SnapshotRun> {
     let run = run_from(wire.run)?;
-    let phase = phase_from(wire.phase)
-        .ok_or_else(|| malformed("snapshot", format!("{run} is in an unknown phase")))?;
     let mut unacknowledged = Vec::with_capacity(wire.unacknowledged.len());
     for status in wire.unacknowledged {
-        unacknowledged.push(status_from(status)?);
+        match status_from(status) {
+            Ok(update) => unacknowledged.push(update),
+            // Not acknowledged: a newer release of this framework may understand it.
+            Err(error) => tracing::warn!(%run, %error, "status passed over"),
+        }
     }
+    let resources = resources_from(wire.resources).unwrap_or_else(|error| {
+        tracing::warn!(%run, %error, "what a run holds is not known");
+        Resources::default()
+    });
     Ok(SnapshotRun {
         info: RunInfo {
             run,
-            phase,
+            phase: phase_from(wire.phase).unwrap_or(TaskPhase::Staging),
             role: RolePath::new(&wire.role).ok(),
             claim: ClaimId::new(&wire.claim).ok(),
             agent: agent_from(&wire.agent_id),
             node: wire.node,
             node_address: wire.node_address,
-            resources: resources_from(wire.resources)?,
-            labels: wire.labels.into_iter().collect(),
+            resources,
+            labels: wire.labels,
             agent_condition: condition_from(wire.agent_condition),
         },
         acknowledged: wire.acknowledged_sequence,
@@ -320,15 +163,9 @@ pub(crate) fn agent_changed_from(wire: fw::AgentChanged) -> Result<AgentChanged>
     })
 }
 
-pub(crate) fn enforcement_from(wire: i32) -> Enforcement {
-    match pb::Enforcement::try_from(wire) {
-        Ok(pb::Enforcement::Enforced) => Enforcement::Enforced,
-        Ok(pb::Enforcement::AffinityOnly) => Enforcement::AffinityOnly,
-        // Never promise more than is known.
-        Ok(pb::Enforcement::AccountedOnly | pb::Enforcement::Unspecified) | Err(_) => {
-            Enforcement::AccountedOnly
-        }
-    }
+/// What is enforced, by kind; nothing is promised that cannot be read.
+pub(crate) fn enforcement_from(kinds: &BTreeMap<String, i32>) -> BTreeMap<String, Enforcement> {
+    told(|at, faults| read_enforcement(kinds, at, faults)).unwrap_or_default()
 }
 
 /// `Ok` for a verdict that says OK, else why not.
@@ -345,6 +182,6 @@ pub(crate) fn verdict_from(wire: Option<pb::Verdict>) -> Result<(), Reason> {
     Err(Reason {
         code: wire.code,
         detail: wire.detail,
-        facts: wire.facts.into_iter().collect(),
+        facts: wire.facts,
     })
 }

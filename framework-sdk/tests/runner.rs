@@ -395,6 +395,37 @@ async fn a_stop_is_heard_although_the_framework_cannot_be_told_where_things_stan
         .expect("a polite end");
 }
 
+/// A framework that knows nothing of its tasks yet would start them a second time.
+#[tokio::test]
+async fn nothing_is_asked_of_a_framework_before_it_has_heard_where_things_stand() {
+    let mut broker = Broker::start().await;
+    let (probe, mut hears) = Probe::new();
+    let runner = Runner::new(vec![broker.address.clone()])
+        .name("hello")
+        .role("dev")
+        .tick(std::time::Duration::from_millis(1));
+    let (session, _end) = runner.spawn(probe, std::future::pending()).expect("good");
+    session.wake();
+    // The subscription waits: so long there is nothing to be told.
+    let attempt = broker.attempt().await;
+    assert!(hears.try_recv().is_err());
+    let stream = attempt.open();
+    // Everything at once, the offer last: it still comes after where things stand.
+    stream.send(Wire::Subscribed(subscribed(2))).await;
+    stream.send(Wire::Snapshot(with_claim())).await;
+    stream
+        .send(Wire::SnapshotEnd(fw::SnapshotEnd { revision: 1 }))
+        .await;
+    let offers = vec![offer(1, 1, "c", 1, 10_000)];
+    stream.send(Wire::Offers(fw::Offers { offers })).await;
+    let first = soon("the framework", hears.recv()).await;
+    assert_eq!(first, Some(Heard::Connected));
+    let mut heard = Vec::new();
+    while !(heard.contains(&Heard::Tick) && heard.contains(&Heard::Offers(1))) {
+        heard.extend(soon("offers and ticks", hears.recv()).await);
+    }
+}
+
 #[tokio::test]
 async fn waking_calls_tick() {
     let mut broker = Broker::start().await;

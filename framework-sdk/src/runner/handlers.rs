@@ -50,6 +50,9 @@ pub(super) struct Handlers<F> {
     tick: Option<Interval>,
     /// Where things stand, and when the framework hears it. Until then it hears nothing else.
     connecting: Option<(Connected, Instant)>,
+    /// The framework has heard where things stand. It is not asked for anything before: what it
+    /// would ask for might run already.
+    told: bool,
     /// Between tries of `connected`, and before it is called anew after a panic.
     backoff: Backoff,
 }
@@ -76,6 +79,7 @@ impl<F: Framework> Handlers<F> {
             refused,
             tick,
             connecting: None,
+            told: false,
             backoff: Backoff::default(),
         }
     }
@@ -83,6 +87,8 @@ impl<F: Framework> Handlers<F> {
     pub(super) async fn run(mut self, stop: impl Future<Output = ()> + Send) -> Result<()> {
         let mut stop = pin!(stop);
         let session = self.session.clone();
+        // A runner that is dropped leaves no stream behind on which nobody listens.
+        let _ended = Sever(session.clone());
         let closed = loop {
             let step = tokio::select! {
                 biased;
@@ -130,8 +136,8 @@ impl<F: Framework> Handlers<F> {
             event = self.events.next() => Step::Event(event),
             Some(launches) = self.refusals.recv() => Step::Refused(launches),
             () = until(due) => Step::Due,
-            () = ticked(&mut self.tick) => Step::Tick,
-            () = core.wake.notified() => Step::Tick,
+            () = ticked(&mut self.tick), if self.told => Step::Tick,
+            () = core.wake.notified(), if self.told => Step::Tick,
         }
     }
 
@@ -196,7 +202,10 @@ impl<F: Framework> Handlers<F> {
         };
         let call = self.framework.connected(&self.session, connected.clone());
         match watched("connected", call).await {
-            Outcome::Done => self.backoff.reset(),
+            Outcome::Done => {
+                self.told = true;
+                self.backoff.reset();
+            }
             Outcome::Failed | Outcome::Panicked => {
                 self.connecting = Some((connected, Instant::now() + self.backoff.next()));
             }
@@ -291,6 +300,15 @@ impl<F: Framework> Handlers<F> {
             };
             self.connecting = Some((connected, Instant::now() + self.backoff.next()));
         }
+    }
+}
+
+/// Closes the session when the runner ends, in whatever way; after a polite end it changes nothing.
+struct Sever(Session);
+
+impl Drop for Sever {
+    fn drop(&mut self) {
+        self.0.sever();
     }
 }
 

@@ -131,6 +131,26 @@ impl Group {
         }
     }
 
+    /// Empties the places of runs that were never heard of and that the session does not know
+    /// either: they were not sent, or refused.
+    pub(super) fn forget_unsent(&mut self, is_known: impl Fn(&RunId) -> bool) {
+        let unsent: Vec<RunId> = self
+            .places
+            .values()
+            .filter_map(|place| match place {
+                Place::Taken {
+                    run,
+                    phase: TaskPhase::Staging,
+                    ..
+                } if !is_known(run) => Some(run.clone()),
+                Place::Taken { .. } | Place::Empty { .. } => None,
+            })
+            .collect();
+        for run in unsent {
+            self.not_granted(&run);
+        }
+    }
+
     /// Says whether the run is one of this kind.
     pub(super) fn heard(
         &mut self,
@@ -309,5 +329,11 @@ mod tests {
         group.not_granted(&run("a#1"));
         assert_eq!(group.due(now), 1);
         assert_eq!(group.restarts, 0);
+        // Nor does one that was noted and never sent.
+        group.started(0, run("b#1"));
+        group.forget_unsent(|known| *known == run("b#1"));
+        assert_eq!(group.due(now), 0);
+        group.forget_unsent(|_| false);
+        assert_eq!(group.due(now), 1);
     }
 }

@@ -149,6 +149,28 @@ impl Attempt {
     }
 }
 
+impl Attempt {
+    /// Opens the stream with what has changed only.
+    pub(crate) async fn serve_changes(
+        self,
+        incarnation: u64,
+        changes: fw::Snapshot,
+        revision: u64,
+    ) -> Stream {
+        let stream = self.open();
+        let hello = fw::Subscribed {
+            changes_only: true,
+            ..subscribed(incarnation)
+        };
+        stream.send(Wire::Subscribed(hello)).await;
+        stream.send(Wire::Snapshot(changes)).await;
+        stream
+            .send(Wire::SnapshotEnd(fw::SnapshotEnd { revision }))
+            .await;
+        stream
+    }
+}
+
 pub(crate) fn subscribed(incarnation: u64) -> fw::Subscribed {
     fw::Subscribed {
         framework_id: "f-1".to_owned(),
@@ -169,14 +191,16 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) async fn send(&self, event: Wire) {
+        self.send_at(0, event).await;
+    }
+
+    pub(crate) async fn send_at(&self, revision: u64, event: Wire) {
         let event = fw::Event {
-            revision: 0,
+            revision,
             event: Some(event),
         };
-        self.sender
-            .send(Ok(event))
-            .await
-            .expect("the client listens");
+        // A client that has hung up is the test's to find out.
+        let _ = self.sender.send(Ok(event)).await;
     }
 
     pub(crate) async fn status(&self, run: &str, sequence: u64, phase: pb::TaskPhase) {
@@ -343,6 +367,13 @@ impl Broker {
     pub(crate) fn no_call(&mut self) {
         if let Ok(call) = self.calls.try_recv() {
             panic!("unexpected call {}", call.name());
+        }
+    }
+
+    /// Waits so long for a call, and refuses it for now.
+    pub(crate) async fn refuse_for(&mut self, time: Duration) {
+        if let Ok(Some(call)) = tokio::time::timeout(time, self.calls.recv()).await {
+            call.fail(refusal(tonic::Code::ResourceExhausted, "BUSY"));
         }
     }
 

@@ -97,7 +97,7 @@ fn check_described(total: &Resources, devices: &[Device], at: At<'_>, faults: &m
 }
 
 /// Reads enforcement by kind; a promise that this release does not know reads as the weakest.
-fn read_enforcement(
+pub fn read_enforcement(
     enforcement: &BTreeMap<String, i32>,
     at: At<'_>,
     faults: &mut Faults,

@@ -29,14 +29,14 @@ pub use ids::{
     read_agent, read_claim_id, read_framework, read_offer_id, read_role, read_roles, read_run,
     read_run_ref, write_offer_id, write_run, write_run_ref,
 };
-pub use inventory::{read_inventory, write_enforcement, write_inventory};
+pub use inventory::{read_enforcement, read_inventory, write_enforcement, write_inventory};
 pub use offer::write_offer;
 pub use quantity::{read_amount, read_count, read_span};
 pub use resources::{read_resources, write_resources};
 pub use shape::{read_shape, write_shape};
 pub use status::{
-    read_exit, read_phase, read_status, read_usage, write_exit, write_phase, write_status,
-    write_usage,
+    read_exit, read_phase, read_source, read_status, read_usage, write_exit, write_phase,
+    write_status, write_usage,
 };
 pub use task::{read_spec, write_spec};
 pub use text::{read_labels, read_text};

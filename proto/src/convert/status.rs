@@ -173,8 +173,10 @@ fn keep_reason(reason: &str, message: String) -> (Option<Code>, String) {
     }
 }
 
-/// A source decides nothing: one that is not known reads as the agent, which sends them.
-fn read_source(source: i32) -> StatusSource {
+/// Reads who said it. It decides nothing: one that is not known reads as the agent, which sends
+/// them.
+#[must_use]
+pub fn read_source(source: i32) -> StatusSource {
     match wire::StatusSource::try_from(source).unwrap_or(wire::StatusSource::Unspecified) {
         wire::StatusSource::Unspecified | wire::StatusSource::Agent => StatusSource::Agent,
         wire::StatusSource::Master => StatusSource::Master,
