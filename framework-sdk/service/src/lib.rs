@@ -41,34 +41,46 @@ pub struct Config {
     pub services: Vec<Service>,
 }
 
+/// A pool that keeps these running, and the handle that changes it while it does. It is a
+/// [`mete_sdk::Framework`]: give it to a [`Runner`].
+///
+/// # Errors
+/// A service whose name or claim is not permitted.
+pub fn pool(services: impl IntoIterator<Item = Service>) -> Result<(PoolHandle, TaskPool)> {
+    let pool = TaskPool::new();
+    let handle = pool.handle();
+    for service in services {
+        let wanted = Wanted::new(service.count, service.claim, service.task);
+        handle.set(&service.name, wanted)?;
+    }
+    Ok((handle, pool))
+}
+
+fn runner(config: &Config) -> Runner {
+    Runner::new(config.masters.clone())
+        .name(&config.name)
+        .role(&config.role)
+        .failover_timeout(config.failover_timeout.into())
+        .tick(TICK)
+}
+
 /// A framework that is ready to run, and the handle that changes it while it does.
 ///
 /// # Errors
 /// A service whose name or claim is not permitted.
 pub fn prepare(config: Config) -> Result<(PoolHandle, impl Future<Output = Result<()>>)> {
-    let pool = TaskPool::new();
-    let handle = pool.handle();
-    for service in config.services {
-        let wanted = Wanted::new(service.count, service.claim, service.task);
-        handle.set(&service.name, wanted)?;
-    }
-    let running = Runner::new(config.masters)
-        .name(&config.name)
-        .role(&config.role)
-        .failover_timeout(config.failover_timeout.into())
-        .tick(TICK)
-        .run(pool);
-    Ok((handle, running))
+    let runner = runner(&config);
+    let (handle, pool) = pool(config.services)?;
+    Ok((handle, runner.run(pool)))
 }
 
-/// Runs the framework until `shutdown`; its tasks are left alone.
+/// Runs the framework until `shutdown`: then it says what it has handled, and leaves its tasks
+/// alone.
 ///
 /// # Errors
 /// As [`prepare`], or why the session is over.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<()> {
-    let (_handle, running) = prepare(config)?;
-    tokio::select! {
-        result = running => result,
-        () = shutdown => Ok(()),
-    }
+pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+    let runner = runner(&config);
+    let (_handle, pool) = pool(config.services)?;
+    runner.run_until(pool, shutdown).await
 }

@@ -4,6 +4,7 @@
 //! Killing the master keeps its disk, as a power cut does, and opens another one on it.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use mete_agent::fake::FakeAgent;
 use mete_broker::config::{Config, Storage};
 use mete_broker::mint::Counted;
 use mete_broker::server::{self, Clocks};
-use mete_broker::store::{MemoryDisk, MemoryStore};
+use mete_broker::store::{FaultPlan, MemoryDisk, MemoryStore};
 use mete_model::{NodeKey, Timestamp};
 use mete_proto::admin::v1::admin_service_client::AdminServiceClient;
 use mete_proto::admin::v1::{RescindOffersRequest, SetRoleRequest};
@@ -305,6 +306,34 @@ impl TestBroker {
         *self.master.lock().await = Some(Master::start(opened, &self.net));
     }
 
+    /// The disk of the master says that it is nearly full: nothing new is logged.
+    pub fn fill_disk(&self) {
+        self.disk.set_faults(FaultPlan {
+            space_low: true,
+            ..FaultPlan::default()
+        });
+    }
+
+    /// There is room on the disk of the master again.
+    pub fn empty_disk(&self) {
+        self.disk.set_faults(FaultPlan::default());
+    }
+
+    /// Everything works again; what was lost stays lost.
+    pub fn heal(&self) {
+        self.faults.heal();
+        self.empty_disk();
+    }
+
+    /// Listens at `host:port` in this broker's network; whoever listened there does so no longer.
+    pub fn listen(
+        &self,
+        address: &str,
+    ) -> impl tokio_stream::Stream<Item = std::io::Result<tokio::io::DuplexStream>> + Send + use<>
+    {
+        self.net.listen(address)
+    }
+
     /// Adds a role.
     ///
     /// # Panics
@@ -480,6 +509,32 @@ pub struct Running {
 }
 
 impl Running {
+    /// Runs a framework that has a loop of its own, given its session and its loop. The loop ends
+    /// when the session is over; asked to stop, the session is disconnected.
+    pub fn of(
+        session: Session,
+        running: impl Future<Output = Result<()>> + Send + 'static,
+    ) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let polite = session.clone();
+        let end = tokio::spawn(async move {
+            let stopping = async move {
+                // Only an order stops it; a test that drops its end does not.
+                if stopped.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                end = running => end,
+                () = stopping => {
+                    polite.disconnect().await;
+                    Ok(())
+                }
+            }
+        });
+        Self { session, end, stop }
+    }
+
     /// The process dies on the spot: nothing is sent, nothing is said.
     pub fn crash(self) {
         self.end.abort();
@@ -548,8 +603,9 @@ fn start_proxy(net: &MemoryNet, faults: &Faults) -> JoinHandle<()> {
     })
 }
 
-/// The clock of fake agents: the runtime's, which a test may have paused.
-fn virtual_clock() -> Timestamp {
+/// A wall clock that goes with the runtime's, which a test may have paused. Fake agents have it.
+#[must_use]
+pub fn virtual_clock() -> Timestamp {
     static BASE: OnceLock<Instant> = OnceLock::new();
     let passed = BASE.get_or_init(Instant::now).elapsed();
     START.after(mete_model::Span(

@@ -2,15 +2,16 @@
 
 use std::future::Future;
 
-use mete_proto::framework::v1 as fw;
+use mete_broker::rpc::status;
 use mete_proto::framework::v1::framework_service_client::FrameworkServiceClient;
 use mete_proto::framework::v1::framework_service_server::FrameworkService;
+use mete_proto::framework::v1::{self as fw, event::Event};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::faults::{Faults, Method};
+use crate::faults::{Faults, Method, Opening};
 
 /// Events on their way to one framework.
 const EVENTS_ON_THE_WAY: usize = 1_024;
@@ -30,6 +31,9 @@ impl Proxy {
         let fate = self.faults.fate(method);
         if !fate.delay.is_zero() {
             tokio::time::sleep(fate.delay).await;
+        }
+        if let Some(code) = fate.refuse {
+            return Err(status::refuse(code, "the test refuses this call"));
         }
         if fate.lose_request {
             return Err(Status::unavailable("the test loses this request"));
@@ -58,10 +62,13 @@ macro_rules! proxied {
             ) -> Result<Response<Self::SubscribeStream>, Status> {
                 self.faults.while_silent().await;
                 let mut broker = self.broker.clone();
-                let stream = broker.subscribe(request.into_inner()).await?.into_inner();
+                let mut request = request.into_inner();
+                let resume = request.resume_revision;
+                request.resume_revision = self.faults.resume_revision(resume);
+                let stream = broker.subscribe(request).await?.into_inner();
                 let (sender, receiver) = mpsc::channel(EVENTS_ON_THE_WAY);
                 let faults = self.faults.clone();
-                tokio::spawn(forward(stream, sender, faults));
+                tokio::spawn(forward(stream, sender, faults, resume));
                 Ok(Response::new(ReceiverStream::new(receiver)))
             }
 
@@ -124,9 +131,12 @@ async fn forward(
     mut stream: Streaming<fw::Event>,
     sender: mpsc::Sender<Result<fw::Event, Status>>,
     faults: Faults,
+    resume: u64,
 ) {
     let mut drops = faults.drops();
+    let mut replays = faults.replays();
     let mut framework = String::new();
+    let mut opening = Opening::default();
     loop {
         let message = tokio::select! {
             message = stream.message() => message,
@@ -136,10 +146,18 @@ async fn forward(
                 }
                 return;
             }
+            Ok(()) = replays.changed() => {
+                for event in faults.kept_statuses(&framework) {
+                    if sender.send(Ok(event)).await.is_err() {
+                        return;
+                    }
+                }
+                continue;
+            }
             () = sender.closed() => return,
         };
         faults.while_silent().await;
-        let event = match message {
+        let mut event = match message {
             Ok(Some(event)) => event,
             Ok(None) => return,
             Err(status) => {
@@ -147,16 +165,49 @@ async fn forward(
                 return;
             }
         };
-        if let Some(fw::event::Event::Subscribed(hello)) = &event.event {
+        if let Some(Event::Subscribed(hello)) = &event.event {
             framework.clone_from(&hello.framework_id);
         }
+        // All of it, before anything is left out.
         faults.saw_event(&framework, &event);
-        let is_status = matches!(event.event, Some(fw::event::Event::Status(_)));
+        let is_status = matches!(event.event, Some(Event::Status(_)));
+        opening.pass(&faults, &framework, &mut event, resume);
+        if is_status {
+            faults.keep_status(&framework, &event);
+            let delay = faults.update_delay();
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+        }
         if is_status && faults.duplicates() && sender.send(Ok(event.clone())).await.is_err() {
             return;
         }
         if sender.send(Ok(event)).await.is_err() {
             return;
+        }
+    }
+}
+
+impl Opening {
+    /// Takes in what belongs to the opening of a stream, and leaves of it what is passed on.
+    fn pass(&mut self, faults: &Faults, framework: &str, event: &mut fw::Event, asked: u64) {
+        match &mut event.event {
+            Some(Event::Subscribed(hello)) => {
+                *self = faults.begin_opening(hello, asked);
+            }
+            Some(Event::Snapshot(page)) => self.filter_page(page),
+            Some(Event::SnapshotEnd(end)) => {
+                faults.end_opening(framework, std::mem::take(self), end.revision);
+            }
+            Some(
+                Event::Status(_)
+                | Event::Offers(_)
+                | Event::Rescinded(_)
+                | Event::AgentChanged(_)
+                | Event::Heartbeat(_)
+                | Event::Moved(_),
+            )
+            | None => {}
         }
     }
 }

@@ -49,11 +49,20 @@ async fn hello_runs_its_three_tasks_and_ends_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn hello_survives_every_fault_script() {
-    let expect = Expect {
-        tasks: 3,
-        ends: true,
-    };
+    let expect = Expect::once(3).and_ends();
     conformance(|| Hello, expect).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_survives_every_fault_script() {
+    let make = || {
+        let pool = TaskPool::new();
+        let web = TaskSpec::command("web", ["serve"]);
+        let wanted = Wanted::new(4, Claim::cpus(1), web);
+        pool.handle().set("web", wanted).expect("a good name");
+        pool
+    };
+    conformance(make, Expect::always(4)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,10 +140,7 @@ impl Framework for Forgetful {
 
 #[tokio::test(start_paused = true)]
 async fn a_framework_that_doubles_its_tasks_is_found_out() {
-    let expect = Expect {
-        tasks: 3,
-        ends: false,
-    };
+    let expect = Expect::once(3);
     let processes = std::sync::atomic::AtomicU32::new(0);
     let make = || Forgetful(processes.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     conform_to(Script::Nothing, make, expect)
@@ -148,10 +154,7 @@ async fn a_framework_that_doubles_its_tasks_is_found_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_framework_that_loses_tasks_is_found_out() {
-    let expect = Expect {
-        tasks: 4,
-        ends: true,
-    };
+    let expect = Expect::once(4).and_ends();
     let why = conform_to(Script::Nothing, || Hello, expect)
         .await
         .expect_err("hello runs three");
@@ -160,10 +163,7 @@ async fn a_framework_that_loses_tasks_is_found_out() {
 
 #[tokio::test(start_paused = true)]
 async fn the_scripts_do_what_they_say() {
-    let expect = Expect {
-        tasks: 3,
-        ends: true,
-    };
+    let expect = Expect::once(3).and_ends();
     let connected = async |script| {
         let log = conform_to(script, || Hello, expect).await.expect("hello");
         log.connected()
@@ -173,4 +173,6 @@ async fn the_scripts_do_what_they_say() {
     assert!(connected(Script::LeaderDiesRunning).await >= 2);
     assert!(connected(Script::StreamDropsOften).await >= 3);
     assert!(connected(Script::UpdatePanics).await >= 2);
+    assert!(connected(Script::Resumed).await >= 3);
+    assert!(connected(Script::NewerProcess).await >= 2);
 }

@@ -2,10 +2,20 @@
 
 use std::time::Duration;
 
-use mete_sdk::Framework;
+use mete_sdk::Code;
 
 use super::{Failures, Trial};
-use crate::faults::Method;
+use crate::faults::{Method, Resumes};
+
+/// Calls that change something.
+const LOGGED: [Method; 6] = [
+    Method::UpdateDemand,
+    Method::Accept,
+    Method::Decline,
+    Method::Kill,
+    Method::StoreWrite,
+    Method::Acknowledge,
+];
 
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident $text:literal;)*) => {
@@ -67,8 +77,26 @@ scripts! {
     AcknowledgeSlow "acknowledgements take five seconds";
     /// At least once means also twice.
     UpdatesTwice "every status comes twice";
+    /// Of runs that are over and forgotten, too.
+    UpdatesReplayed "every status that ever came comes again, late and out of place";
+    /// Offers, rescinds and a leader's death may overtake what a task says.
+    UpdatesLate "statuses come ten seconds late";
     /// Twice, and in the snapshot as well.
     UpdatesTwiceAndDrops "every status comes twice and the stream drops";
+    /// What was handled is kept, whatever the broker says meanwhile.
+    AcknowledgeRefused "acknowledgements are refused, with and without hope";
+    /// `BUSY` means nothing was done: come again.
+    Busy "the broker is too busy for one call of each kind after the other";
+    /// Every call of a kind for a while: later ones must not pass.
+    BusyForLong "the broker is too busy for accepts and demands for long";
+    /// Nothing can be logged.
+    DiskFullEarly "the disk of the master is full at the start";
+    /// Nothing can be logged, ends included.
+    DiskFullRunning "the disk of the master is full while tasks run";
+    /// The leader tells what changed.
+    Resumed "the stream drops ten times and is resumed with changes only";
+    /// Sometimes this, sometimes that.
+    ResumedAndNot "the stream drops and is resumed with changes and with everything in turn";
     /// Case 33.
     OffersRescinded "all offers are rescinded again and again";
     /// A process that has declared and not launched.
@@ -77,6 +105,12 @@ scripts! {
     ProcessDiesRunning "the framework's process dies while its tasks run";
     /// Both at once.
     ProcessAndLeaderDie "process and leader die together";
+    /// Two processes of one framework: only the newer one counts.
+    NewerProcess "a newer process takes over while the older one lives";
+    /// The one that is behind the times must do no harm.
+    NewerProcessUnheard "a newer process takes over and the older one does not hear of it";
+    /// All of it.
+    Everything "the process restarts in the middle of everything";
     /// `Err` means delivery again.
     UpdateFails "the update handler fails three times";
     /// A panic keeps tasks.
@@ -116,11 +150,7 @@ impl Script {
         clippy::too_many_lines,
         reason = "a flat table: one short arm for each script"
     )]
-    pub(super) async fn play<F, M>(self, trial: &mut Trial<M>) -> Result<(), String>
-    where
-        F: Framework,
-        M: Fn() -> F,
-    {
+    pub(super) async fn play(self, trial: &mut Trial<'_>) -> Result<(), String> {
         let faults = trial.broker.faults().clone();
         match self {
             Self::Nothing
@@ -184,10 +214,64 @@ impl Script {
             Self::AcknowledgeRequestLost => faults.lose_requests(Method::Acknowledge, 3),
             Self::AcknowledgeSlow => trial.broker.delay_acks(Duration::from_secs(5)),
             Self::UpdatesTwice => faults.duplicate_updates(),
+            Self::UpdatesReplayed => {
+                for _ in 0..6 {
+                    trial.broker.advance(Duration::from_millis(700)).await;
+                    faults.replay_updates();
+                }
+            }
+            Self::UpdatesLate => {
+                faults.delay_updates(Duration::from_secs(10));
+                running(trial).await?;
+                trial.broker.kill_leader().await;
+                trial.broker.advance(Duration::from_secs(15)).await;
+            }
             Self::UpdatesTwiceAndDrops => {
                 faults.duplicate_updates();
                 running(trial).await?;
                 trial.broker.drop_stream();
+            }
+            Self::AcknowledgeRefused => {
+                for code in [Code::Internal, Code::DiskFull, Code::Busy, Code::Unknown] {
+                    faults.refuse(Method::Acknowledge, code, 3);
+                    trial.broker.advance(Duration::from_secs(5)).await;
+                }
+            }
+            Self::Busy => {
+                for method in LOGGED {
+                    faults.refuse(method, Code::Busy, 3);
+                }
+                trial.broker.advance(Duration::from_secs(10)).await;
+            }
+            Self::BusyForLong => {
+                faults.refuse(Method::Accept, Code::Busy, u32::MAX);
+                trial.broker.advance(Duration::from_secs(15)).await;
+                faults.refuse(Method::UpdateDemand, Code::Busy, u32::MAX);
+                trial.broker.advance(Duration::from_secs(15)).await;
+            }
+            Self::DiskFullEarly => {
+                trial.broker.fill_disk();
+                trial.broker.advance(Duration::from_secs(20)).await;
+            }
+            Self::DiskFullRunning => {
+                running(trial).await?;
+                trial.broker.fill_disk();
+                trial.broker.advance(Duration::from_secs(20)).await;
+            }
+            Self::Resumed => {
+                faults.answer_resumes(Resumes::WithChanges);
+                for _ in 0..10 {
+                    trial.broker.drop_stream();
+                    trial.broker.advance(Duration::from_millis(700)).await;
+                }
+            }
+            Self::ResumedAndNot => {
+                for how in [Resumes::WithChanges, Resumes::WithEverything].repeat(4) {
+                    faults.answer_resumes(how);
+                    trial.broker.drop_stream();
+                    trial.broker.advance(Duration::from_millis(900)).await;
+                    trial.broker.kill_leader().await;
+                }
             }
             Self::OffersRescinded => {
                 for _ in 0..20 {
@@ -211,6 +295,40 @@ impl Script {
                 trial.restart();
                 trial.broker.start_leader().await;
             }
+            Self::NewerProcess => {
+                running(trial).await?;
+                trial.take_over().await?;
+            }
+            Self::NewerProcessUnheard => {
+                running(trial).await?;
+                faults.silence();
+                let older = trial.next_process();
+                trial.broker.advance(Duration::from_secs(3)).await;
+                trial.broker.heal();
+                trial
+                    .until("the older process to stop", || older.is_over())
+                    .await?;
+            }
+            Self::Everything => {
+                faults.duplicate_updates();
+                faults.lose_replies(Method::Accept, 2);
+                faults.refuse(Method::UpdateDemand, Code::Busy, 2);
+                trial.broker.delay_acks(Duration::from_secs(2));
+                running(trial).await?;
+                trial.broker.rescind_all().await;
+                faults.replay_updates();
+                trial.restart();
+                trial.broker.kill_leader().await;
+                faults.lose_replies(Method::StoreWrite, 2);
+                faults.answer_resumes(Resumes::WithChanges);
+                trial.broker.advance(Duration::from_millis(300)).await;
+                trial.broker.drop_stream();
+                trial.broker.fill_disk();
+                trial.broker.advance(Duration::from_secs(3)).await;
+                trial.restart();
+                faults.replay_updates();
+                trial.broker.advance(Duration::from_secs(3)).await;
+            }
             Self::NodeLost => {
                 running(trial).await?;
                 for node in ["n1", "n2"] {
@@ -225,7 +343,7 @@ impl Script {
 }
 
 /// Waits until a task runs.
-async fn running<F: Framework, M: Fn() -> F>(trial: &Trial<M>) -> Result<(), String> {
+async fn running(trial: &Trial<'_>) -> Result<(), String> {
     let faults = trial.broker.faults().clone();
     trial
         .until("a task to run", || faults.tasks().running() > 0)

@@ -26,8 +26,10 @@ pub struct Failures {
 
 #[derive(Debug, Default)]
 struct Told {
-    /// Highest sequence handled in the present process, and whether it was an end.
-    by_run: BTreeMap<RunId, (u64, bool)>,
+    /// Highest sequence handled, and whether it was an end, by process: another one knows nothing
+    /// of what the first one was told.
+    by_run: BTreeMap<(u32, RunId), (u64, bool)>,
+    processes: u32,
     /// Runs whose end was handled by any process.
     ended: BTreeMap<RunId, u32>,
     connected: u32,
@@ -88,9 +90,10 @@ impl Log {
         self.told().wrong.clone()
     }
 
-    /// Another process knows nothing of what this one was told.
-    pub(super) fn new_process(&self) {
-        self.told().by_run.clear();
+    fn new_process(&self) -> u32 {
+        let mut told = self.told();
+        told.processes += 1;
+        told.processes
     }
 
     fn fails(&self, which: impl FnOnce(&mut Failures) -> &mut u32) -> bool {
@@ -102,12 +105,12 @@ impl Log {
     }
 
     /// Checks a status that was handled.
-    fn handled(&self, update: &TaskUpdate) {
+    fn handled(&self, process: u32, update: &TaskUpdate) {
         let mut told = self.told();
         told.updates += 1;
         let run = update.run();
         let terminal = update.is_terminal();
-        if let Some((before, over)) = told.by_run.get(&run).copied() {
+        if let Some((before, over)) = told.by_run.get(&(process, run.clone())).copied() {
             if over {
                 let text = format!("{run}: {} came after its end", update.phase);
                 told.wrong.push(text);
@@ -116,7 +119,8 @@ impl Log {
                 told.wrong.push(text);
             }
         }
-        told.by_run.insert(run.clone(), (update.sequence, terminal));
+        let key = (process, run.clone());
+        told.by_run.insert(key, (update.sequence, terminal));
         if terminal {
             *told.ended.entry(run).or_default() += 1;
         }
@@ -128,11 +132,17 @@ impl Log {
 pub struct Witness<F> {
     inner: F,
     log: Log,
+    process: u32,
 }
 
 impl<F> Witness<F> {
     pub(super) fn new(inner: F, log: Log) -> Self {
-        Self { inner, log }
+        let process = log.new_process();
+        Self {
+            inner,
+            log,
+            process,
+        }
     }
 }
 
@@ -167,7 +177,7 @@ impl<F: Framework> Framework for Witness<F> {
             "the script makes it panic"
         );
         // Before the framework may end itself over it.
-        self.log.handled(&update);
+        self.log.handled(self.process, &update);
         self.inner.update(session, update).await
     }
 
