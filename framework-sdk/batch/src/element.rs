@@ -1,5 +1,7 @@
 //! One element of a job: its state in four bytes, and what is only in memory.
 
+use std::collections::BTreeSet;
+
 use mete_sdk::Exit;
 use mete_sdk::model::{Timestamp, Usage};
 
@@ -71,6 +73,17 @@ pub struct Element {
     pub exit: Option<Exit>,
     /// Of this process's life only.
     pub present: Option<Box<Present>>,
+    /// Attempts in a row that could not be set up, in this process's life.
+    pub unprepared: Option<Box<Unprepared>>,
+}
+
+/// Attempts in a row that could not be set up; not stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unprepared {
+    /// How many.
+    pub attempts: u8,
+    /// On which nodes.
+    pub nodes: BTreeSet<String>,
 }
 
 /// What is known of an element's present or last attempt; not stored.
@@ -106,6 +119,7 @@ impl Default for Element {
             requeues: 0,
             exit: None,
             present: None,
+            unprepared: None,
         }
     }
 }
@@ -154,6 +168,7 @@ impl Element {
                 _ => None,
             },
             present: None,
+            unprepared: None,
         })
     }
 }

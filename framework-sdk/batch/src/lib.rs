@@ -19,11 +19,16 @@ mod shell;
 mod tests;
 
 use std::future::Future;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mete_proto::batch::v1::batch_service_server::BatchServiceServer;
+use mete_sdk::model::Timestamp;
 use mete_sdk::{Error, Session, SessionConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_stream::Stream;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::Connected;
 
 use crate::service::{Api, Shared};
 use crate::shell::Shell;
@@ -33,10 +38,12 @@ use crate::shell::Shell;
 pub struct Config {
     /// How it presents itself; its service address is set from the listener when empty.
     pub session: SessionConfig,
+    /// The clock of pauses and of what users are told.
+    pub clock: fn() -> Timestamp,
 }
 
 impl Config {
-    /// The usual settings: name `batch`, these masters and roles.
+    /// The usual settings: name `batch`, these masters and roles, the machine's clock.
     #[must_use]
     pub fn new(masters: Vec<String>, roles: Vec<String>) -> Self {
         let first = roles.first().cloned().unwrap_or_else(|| "batch".to_owned());
@@ -44,8 +51,18 @@ impl Config {
         if !roles.is_empty() {
             session.roles = roles;
         }
-        Self { session }
+        Self {
+            session,
+            clock: wall_clock,
+        }
     }
+}
+
+fn wall_clock() -> Timestamp {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO);
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Runs the framework until `shutdown`; its tasks are left alone.
@@ -61,6 +78,32 @@ pub async fn run(
         let address = listener.local_addr().map_err(Error::handler)?;
         config.session.service_address = address.to_string();
     }
+    let (session, running) = open(config, TcpListenerStream::new(listener))?;
+    tokio::select! {
+        result = running => result,
+        () = shutdown => {
+            session.disconnect().await;
+            Ok(())
+        }
+    }
+}
+
+/// The session of a framework that runs as long as the future beside it is awaited; users come from
+/// `incoming`. Must be called within a tokio runtime.
+///
+/// # Errors
+/// [`Error::Invalid`] as [`Session::open`]; the future gives why the session is over, or why the
+/// store cannot be read.
+pub fn open<I, C, E>(
+    config: Config,
+    incoming: I,
+) -> Result<(Session, impl Future<Output = Result<(), Error>>), Error>
+where
+    I: Stream<Item = Result<C, E>>,
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    C::ConnectInfo: Clone + Send + Sync + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let roles = config.session.roles.clone();
     let (session, events) = Session::open(config.session)?;
     let (shared, commands) = Shared::new(session.clone(), roles);
@@ -69,14 +112,17 @@ pub async fn run(
         .max_encoding_message_size(service::MOST_BYTES);
     let serving = tonic::transport::Server::builder()
         .add_service(api)
-        .serve_with_incoming(TcpListenerStream::new(listener));
-    let shell = Shell::new(session.clone(), shared);
-    tokio::select! {
-        result = shell.run(events, commands) => result,
-        result = serving => result.map_err(Error::handler),
-        () = shutdown => {
-            session.disconnect().await;
-            Ok(())
-        }
-    }
+        .serve_with_incoming(incoming);
+    let shell = Shell::new(session.clone(), shared, config.clock);
+    let opened = session.clone();
+    let running = async move {
+        let ended = tokio::select! {
+            result = shell.run(events, commands) => result,
+            result = serving => result.map_err(Error::handler),
+        };
+        // A framework that has ended by itself leaves no stream behind on which nobody listens.
+        session.sever();
+        ended
+    };
+    Ok((opened, running))
 }

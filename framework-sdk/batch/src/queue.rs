@@ -12,10 +12,10 @@ use mete_proto::batch::v1 as wire;
 use mete_sdk::model::Timestamp;
 use mete_sdk::{Code, RunId, RunInfo, TaskId, TaskPhase, TaskUpdate};
 
-use crate::element::{Present, State};
+use crate::element::{Present, State, Unprepared};
 use crate::job::Job;
 use crate::records;
-use crate::retry::{End, Next, delay, judge};
+use crate::retry::{End, Next, Tries, delay, is_unprepared, judge};
 
 /// Jobs in the queue at the most, ended ones included.
 pub const MOST_JOBS: usize = 10_000;
@@ -157,9 +157,7 @@ impl Queue {
         let job = Self::check(spec, key, self.next_number, now)?;
         let number = job.number;
         self.next_number = self.next_number.saturating_add(1);
-        let pieces = records::pieces(job.elements.len());
-        self.dirty_pieces
-            .extend((0..pieces).map(|piece| (number, piece)));
+        // Its record alone, in one step: elements that are not stored wait.
         self.dirty_jobs.insert(number);
         let submitted = Submitted::of(&job, true);
         self.insert(job);
@@ -417,19 +415,26 @@ impl Queue {
         present.usage = update.usage;
         element.exit = update.exit;
         let cancelling = element.state == State::Cancelling;
-        let failures = element.attempts.saturating_sub(element.requeues);
         let end = End {
             phase: update.phase,
             reason: update.reason,
             exit: update.exit,
         };
-        let next = judge(
-            end,
-            cancelling,
-            failures,
-            element.requeues,
-            job.spec.retries,
-        );
+        let node = present.node.clone();
+        let (unprepared, unprepared_nodes) = note_unprepared(&mut element.unprepared, end, node);
+        let tries = Tries {
+            failures: element.attempts.saturating_sub(element.requeues),
+            requeues: element.requeues,
+            unprepared,
+            unprepared_nodes,
+            retries: job.spec.retries,
+        };
+        let next = judge(end, cancelling, tries);
+        if matches!(next, Next::Final(_))
+            && let Some(unprepared) = element.unprepared.take()
+        {
+            present.message = given_up(&unprepared, &present.message);
+        }
         match next {
             Next::Final(state) => self.end(number, at, state, now),
             Next::Again { free } => self.requeue(number, at, free, now),
@@ -582,6 +587,11 @@ impl Queue {
         }
     }
 
+    /// Says that every job's demand has to be looked at again.
+    pub fn touch_all_demand(&mut self) {
+        self.dirty_demand.extend(self.jobs.keys().copied());
+    }
+
     /// Takes a job out that could not be stored: it was never promised to anybody.
     pub fn withdraw(&mut self, number: u64) {
         if let Some(job) = self.jobs.remove(&number) {
@@ -589,6 +599,9 @@ impl Queue {
             self.by_key.remove(&job.key);
             self.ready.remove(&number);
             self.dirty_demand.remove(&number);
+            self.dirty_jobs.remove(&number);
+            self.dirty_pieces.retain(|(job, _)| *job != number);
+            self.delayed.retain(|(_, job, _)| *job != number);
         }
     }
 
@@ -610,4 +623,28 @@ impl Queue {
         }
         writes
     }
+}
+
+/// Counts attempts in a row that could not be set up, with this one, and their nodes.
+fn note_unprepared(known: &mut Option<Box<Unprepared>>, end: End, node: String) -> (u8, u8) {
+    if !is_unprepared(end) {
+        *known = None;
+        return (0, 0);
+    }
+    let unprepared = known.get_or_insert_default();
+    unprepared.attempts = unprepared.attempts.saturating_add(1);
+    unprepared.nodes.insert(node);
+    let nodes = u8::try_from(unprepared.nodes.len()).unwrap_or(u8::MAX);
+    (unprepared.attempts, nodes)
+}
+
+/// What the user is told of an element that could never be set up.
+fn given_up(unprepared: &Unprepared, message: &str) -> String {
+    let nodes: Vec<&str> = unprepared.nodes.iter().map(String::as_str).collect();
+    format!(
+        "given up: {} attempts in a row could not be set up (on {}); check what the job asks for, \
+         such as its memory; the last one said: {message}",
+        unprepared.attempts,
+        nodes.join(", ")
+    )
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mete_proto::batch::v1 as wire;
 use mete_sdk::model::Timestamp;
+use mete_sdk::store::Write;
 use prost::Message;
 
 use crate::element::{Element, STORED_BYTES};
@@ -14,6 +15,13 @@ const PIECE: usize = 4096;
 
 /// The largest job record; the store takes 256 KiB.
 pub const MOST_JOB_BYTES: usize = 240 << 10;
+
+/// How many of the first changes go into one write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    deletes: usize,
+    puts: usize,
+}
 
 /// What is to be written, in one step or in several: each record stands alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,17 +51,46 @@ impl Writes {
         self.deletes = deletes.into_iter().collect();
     }
 
-    /// Leaves out what a job would have stored, and deletes what may have been stored of it.
+    /// Leaves out what a job would have stored, of which nothing is.
     pub fn withdraw(&mut self, number: u64) {
         let prefix = job_key(number);
-        let mut gone = Self::default();
-        gone.deletes.extend(
-            self.puts
-                .iter()
-                .map(|(key, _)| key.clone())
-                .filter(|key| key.starts_with(&prefix)),
-        );
-        self.merge(gone);
+        self.puts.retain(|(key, _)| !key.starts_with(&prefix));
+    }
+
+    /// Says whether the record of this job is still to be written.
+    #[must_use]
+    pub fn has_job(&self, number: u64) -> bool {
+        let wanted = job_key(number);
+        self.puts.iter().any(|(key, _)| *key == wanted)
+    }
+
+    /// As many of these as one write of so many bytes takes, at least one, and the write.
+    #[must_use]
+    pub fn part(&self, most: usize) -> (Part, Write) {
+        let mut part = Part::default();
+        let mut write = Write::new();
+        for key in &self.deletes {
+            if !write.is_empty() && write.bytes().saturating_add(key.len()) > most {
+                return (part, write);
+            }
+            part.deletes = part.deletes.saturating_add(1);
+            write = write.delete(key.clone());
+        }
+        for (key, value) in &self.puts {
+            let more = key.len().saturating_add(value.len());
+            if !write.is_empty() && write.bytes().saturating_add(more) > most {
+                return (part, write);
+            }
+            part.puts = part.puts.saturating_add(1);
+            write = write.put(key.clone(), value.clone());
+        }
+        (part, write)
+    }
+
+    /// Takes out a part that was written.
+    pub fn written(&mut self, part: Part) {
+        self.deletes.drain(..part.deletes.min(self.deletes.len()));
+        self.puts.drain(..part.puts.min(self.puts.len()));
     }
 
     /// Nothing has changed.

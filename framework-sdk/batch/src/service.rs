@@ -21,6 +21,9 @@ use crate::queue::{Queue, Refused};
 /// Largest message.
 pub(crate) const MOST_BYTES: usize = 4 << 20;
 
+/// How long a call waits for the loop. A turn of it takes less, unless many calls wait.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
 /// Calls that wait for the loop at the most.
 const MOST_CALLS: usize = 1024;
 
@@ -108,12 +111,66 @@ impl Shared {
 
 /// The answer when the broker's store did not take a change.
 pub(crate) fn not_stored(error: &Error) -> Refused {
-    let code = error.code().unwrap_or(Code::Busy);
+    let (code, detail) = match error {
+        Error::Unavailable(reason) | Error::Refused(reason) => {
+            let code = reason.exact_code().unwrap_or(Code::Busy);
+            (code, reason.detail.as_str())
+        }
+        Error::NotLeader { .. }
+        | Error::Denied(_)
+        | Error::Invalid(_)
+        | Error::Conflict { .. }
+        | Error::Superseded
+        | Error::TornDown
+        | Error::Closed
+        | Error::Protocol(_)
+        | Error::Handler(_)
+        | _ => (error.code().unwrap_or(Code::Internal), ""),
+    };
+    let named = format!("{code}: ");
+    let why = match detail.strip_prefix(&named).unwrap_or(detail) {
+        "" => error.to_string(),
+        why => why.to_owned(),
+    };
+    let detail = if code == Code::Unknown {
+        format!(
+            "nobody can tell yet whether this was taken: {why}; a submit with the same key is the \
+             same job, and `mete batch list` shows whether it is there"
+        )
+    } else if code == Code::DiskFull {
+        format!("nothing was taken, the queue cannot be stored: {why}, then submit again")
+    } else if code == Code::StoreFull {
+        format!(
+            "nothing was taken, the queue has no room: {why}; the records of ended jobs make room \
+             by themselves, else wait for jobs to end or cancel some"
+        )
+    } else {
+        format!("nothing was taken, the queue could not be stored: {why}")
+    };
     Refused {
         code,
-        detail: format!("the queue could not be stored: {error}"),
+        detail,
         field: "",
     }
+}
+
+/// Waits for the loop, not for ever.
+async fn in_time<T>(what: impl Future<Output = T>) -> Result<T, Status> {
+    tokio::time::timeout(ANSWER_WITHIN, what)
+        .await
+        .map_err(|_late| {
+            let detail = format!(
+                "the batch framework has not dealt with this within {ANSWER_WITHIN:?} and may do \
+                 so later; a submit with the same key is the same job"
+            );
+            let code = Code::Unknown;
+            let field = "";
+            status(&Refused {
+                code,
+                detail,
+                field,
+            })
+        })
 }
 
 /// The service.
@@ -123,12 +180,15 @@ pub(crate) struct Api {
 }
 
 fn status(refused: &Refused) -> Status {
-    const GRPC: [(Code, tonic::Code); 6] = [
+    const GRPC: [(Code, tonic::Code); 9] = [
         (Code::NotFound, tonic::Code::NotFound),
         (Code::Invalid, tonic::Code::InvalidArgument),
         (Code::Ambiguous, tonic::Code::InvalidArgument),
         (Code::Busy, tonic::Code::ResourceExhausted),
         (Code::StoreFull, tonic::Code::ResourceExhausted),
+        (Code::DiskFull, tonic::Code::ResourceExhausted),
+        (Code::NoLeader, tonic::Code::Unavailable),
+        (Code::Unknown, tonic::Code::Unknown),
         (Code::AlreadyTerminal, tonic::Code::FailedPrecondition),
     ];
     let known = GRPC.iter().find(|(code, _)| *code == refused.code);
@@ -242,12 +302,9 @@ impl BatchService for Api {
             key: request.key,
             reply,
         };
-        self.shared
-            .commands
-            .send(command)
-            .await
-            .map_err(|_closed| stopping())?;
-        let answer = answer.await.map_err(|_closed| stopping())?;
+        let sent = in_time(self.shared.commands.send(command)).await?;
+        sent.map_err(|_closed| stopping())?;
+        let answer = in_time(answer).await?.map_err(|_closed| stopping())?;
         let (job, elements) = answer.map_err(|refused| status(&refused))?;
         let elements = u32::try_from(elements).unwrap_or(u32::MAX);
         Ok(Response::new(wire::SubmitResponse { job, elements }))
@@ -372,12 +429,9 @@ impl BatchService for Api {
             dry_run: request.dry_run,
             reply,
         };
-        self.shared
-            .commands
-            .send(command)
-            .await
-            .map_err(|_closed| stopping())?;
-        let answers = answer.await.map_err(|_closed| stopping())?;
+        let sent = in_time(self.shared.commands.send(command)).await?;
+        sent.map_err(|_closed| stopping())?;
+        let answers = in_time(answer).await?.map_err(|_closed| stopping())?;
         let jobs = answers
             .into_iter()
             .map(|answer| {

@@ -3,18 +3,18 @@
 //! One turn: take what is waiting, change the queue, store what changed, and only then answer,
 //! acknowledge, kill and ask for more. Accepts travel while the loop goes on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use mete_proto::convert::{At, read_spec, whole, write_spec};
 use mete_sdk::model::{TaskSpec as RawTaskSpec, Timestamp};
-use mete_sdk::store::Write;
 use mete_sdk::{
-    Claim, Connected, Error, Event, Events, Launch, LaunchVerdict, Offer, Offers, Refuse, Result,
-    RunId, Session, TaskSpec, TaskUpdate,
+    Claim, Code, Connected, Error, Event, Events, Launch, LaunchVerdict, Offer, Offers, Reason,
+    Refuse, Result, RunId, Session, TaskSpec, TaskUpdate,
 };
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::demand;
 use crate::element::Present;
@@ -29,8 +29,17 @@ const MOST_UPDATES: usize = 4096;
 /// Bytes of one write to the store; it takes 512 KiB.
 const MOST_WRITE: usize = 400 << 10;
 
-/// How long to wait before the store is asked again to take what it refused.
-const STORE_AGAIN: Duration = Duration::from_secs(1);
+/// How long one write to the store may take. A user waits for it.
+const STORE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a turn waits for any other answer of the broker; what takes longer goes on meanwhile.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long to wait before the broker is asked again for what it refused or did not answer.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The same for demand that it called wrong: only something else that changes can help.
+const WRONG_DEMAND_AGAIN: Duration = Duration::from_secs(30);
 
 /// A claim's count is cumulative; beyond this it is made anew.
 const MOST_COUNT: u32 = 90_000;
@@ -53,17 +62,31 @@ pub(crate) struct Shell {
     unwritten: Writes,
     /// Statuses whose changes are not stored yet.
     unacknowledged: Vec<(RunId, u64)>,
+    /// Jobs of which nobody can tell whether their record is stored: they are kept.
+    doubtful: BTreeSet<u64>,
+    /// Runs to be killed of which the broker does not know yet.
+    kills: BTreeSet<RunId>,
+    killing: Option<Killing>,
+    /// When demand that was not taken is to be asked for again.
+    demand_again: Option<Timestamp>,
+    now: fn() -> Timestamp,
 }
 
-fn now() -> Timestamp {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO);
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+/// Kills on their way.
+struct Killing {
+    runs: Vec<RunId>,
+    verdicts: JoinHandle<Result<Vec<std::result::Result<(), Reason>>>>,
 }
+
+/// Tells a user what came of a change; an error is why it was not stored.
+type Tell = Box<dyn FnOnce(Option<&Error>) + Send>;
 
 /// An answer to a user, given once it is known whether the store took the change.
-type Reply = Box<dyn FnOnce(Option<&Error>) + Send>;
+struct Reply {
+    /// The job whose record decides; without one, all that was to be stored.
+    job: Option<u64>,
+    tell: Tell,
+}
 
 /// What one turn owes once its changes are stored.
 #[derive(Default)]
@@ -71,11 +94,10 @@ struct Turn {
     updates: Vec<(RunId, u64)>,
     kills: Vec<RunId>,
     replies: Vec<Reply>,
-    submitted: Vec<u64>,
 }
 
 impl Shell {
-    pub(crate) fn new(session: Session, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(session: Session, shared: Arc<Shared>, now: fn() -> Timestamp) -> Self {
         Self {
             session,
             shared,
@@ -85,7 +107,22 @@ impl Shell {
             loaded: false,
             unwritten: Writes::default(),
             unacknowledged: Vec::new(),
+            doubtful: BTreeSet::new(),
+            kills: BTreeSet::new(),
+            killing: None,
+            demand_again: None,
+            now,
         }
+    }
+
+    /// How long the loop may sleep when nothing comes.
+    fn longest_sleep(&self, due: Option<Timestamp>) -> Duration {
+        let owes = !self.unwritten.is_empty() || !self.kills.is_empty() || self.killing.is_some();
+        let longest = if owes { AGAIN } else { Duration::from_secs(60) };
+        let due = due.into_iter().chain(self.demand_again).min();
+        due.map_or(longest, |at| {
+            Duration::from_millis(at.since((self.now)()).0.max(1)).min(longest)
+        })
     }
 
     pub(crate) async fn run(
@@ -95,15 +132,9 @@ impl Shell {
     ) -> Result<()> {
         loop {
             let mut turn = Turn::default();
-            let next = self.shared.change(|queue| queue.release_delayed(now()));
-            let longest = if self.unwritten.is_empty() {
-                Duration::from_secs(60)
-            } else {
-                STORE_AGAIN
-            };
-            let wait = next.map_or(longest, |at| {
-                Duration::from_millis(at.since(now()).0.max(1)).min(longest)
-            });
+            let now = (self.now)();
+            let next = self.shared.change(|queue| queue.release_delayed(now));
+            let wait = self.longest_sleep(next);
             tokio::select! {
                 event = events.next() => {
                     let Some(event) = event else { return Err(Error::Closed) };
@@ -154,13 +185,14 @@ impl Shell {
         let count = jobs.len();
         let runs = connected.snapshot.runs;
         let framework = self.session.framework_id().unwrap_or_default();
+        let now = (self.now)();
         turn.kills = self.shared.change(|queue| {
             let mut fresh = Queue::new();
             for job in jobs {
                 fresh.insert(job);
             }
             *queue = fresh;
-            queue.recover(&runs, now())
+            queue.recover(&runs, now)
         });
         self.shared.ready(framework);
         self.loaded = true;
@@ -173,9 +205,10 @@ impl Shell {
     }
 
     fn updates(&mut self, updates: &[TaskUpdate], turn: &mut Turn) {
+        let now = (self.now)();
         self.shared.change(|queue| {
             for update in updates {
-                queue.update(update, now());
+                queue.update(update, now);
             }
         });
         turn.updates
@@ -236,6 +269,7 @@ impl Shell {
     }
 
     fn settle(&mut self, verdicts: &[LaunchVerdict]) {
+        let now = (self.now)();
         for verdict in verdicts {
             let name = verdict.run.task.as_str();
             let name = name.split_once('/').map_or(name, |(name, _)| name);
@@ -243,14 +277,14 @@ impl Shell {
                 *in_flight = in_flight.saturating_sub(1);
             }
             self.shared.change(|queue| match &verdict.outcome {
-                Ok(_) => queue.launched(&verdict.run, now()),
+                Ok(_) => queue.launched(&verdict.run, now),
                 // Our own run of an earlier try: its statuses come.
-                Err(reason) if reason.is(mete_sdk::Code::AlreadyExists) => {
-                    queue.launched(&verdict.run, now());
+                Err(reason) if reason.is(Code::AlreadyExists) => {
+                    queue.launched(&verdict.run, now);
                 }
                 Err(reason) => {
                     tracing::debug!(run = %verdict.run, %reason, "a launch was refused");
-                    queue.refused(&verdict.run, now());
+                    queue.refused(&verdict.run, now);
                 }
             });
             self.shared.change(|queue| queue.touch_demand(name));
@@ -259,20 +293,20 @@ impl Shell {
     }
 
     fn command(&mut self, command: Command, turn: &mut Turn) {
+        let now = (self.now)();
         match command {
             Command::Submit { spec, key, reply } => {
-                match self.shared.change(|queue| queue.submit(*spec, key, now())) {
+                match self.shared.change(|queue| queue.submit(*spec, key, now)) {
                     Ok(submitted) => {
-                        if submitted.fresh {
-                            turn.submitted.push(submitted.number);
-                        }
-                        turn.replies.push(Box::new(move |failed| {
+                        let job = Some(submitted.number);
+                        let tell = Box::new(move |failed: Option<&Error>| {
                             let answer = match failed {
                                 None => Ok((submitted.name, submitted.elements)),
                                 Some(error) => Err(crate::service::not_stored(error)),
                             };
                             let _caller_gone = reply.send(answer);
-                        }));
+                        });
+                        turn.replies.push(Reply { job, tell });
                     }
                     Err(refused) => drop(reply.send(Err(refused))),
                 }
@@ -286,13 +320,13 @@ impl Shell {
                 let answers = self.shared.change(|queue| {
                     let one = |job: &String| {
                         queue
-                            .cancel(job, dry_run, now())
+                            .cancel(job, dry_run, now)
                             .map(|runs| kills.extend(runs))
                     };
                     jobs.iter().map(one).collect::<Vec<_>>()
                 });
                 turn.kills.extend(kills);
-                turn.replies.push(Box::new(move |failed| {
+                let tell = Box::new(move |failed: Option<&Error>| {
                     let answer = match failed {
                         None => answers,
                         Some(error) => answers
@@ -301,85 +335,139 @@ impl Shell {
                             .collect(),
                     };
                     let _caller_gone = reply.send(answer);
-                }));
+                });
+                turn.replies.push(Reply { job: None, tell });
             }
         }
     }
 
-    /// Stores, then answers, acknowledges, kills and asks for more.
+    /// Stores, then answers, acknowledges, kills and asks for more. Whatever the broker does, it
+    /// takes a bounded time: what is not answered by then is kept, and goes on in a later turn.
     async fn finish(&mut self, turn: Turn) -> Result<()> {
         if !self.loaded {
             return Ok(());
         }
         // Here, not only before waiting: what became due while this turn waited asks now.
-        self.shared.change(|queue| queue.release_delayed(now()));
-        let mut writes = std::mem::take(&mut self.unwritten);
-        writes.merge(self.shared.change(Queue::take_writes));
-        let failed = match self.store(writes.clone()).await {
+        let now = (self.now)();
+        self.shared.change(|queue| queue.release_delayed(now));
+        self.kills.extend(turn.kills);
+        // A status is acknowledged once what it changed is stored, in this turn or in a later one.
+        self.unacknowledged.extend(turn.updates);
+        let newer = self.shared.change(Queue::take_writes);
+        self.unwritten.merge(newer);
+        let failed = match self.store().await {
             Ok(()) => None,
             Err(error) if error.is_final() => return Err(error),
             Err(error) => Some(error),
         };
-        // A status is acknowledged once what it changed is stored, in this turn or in a later one.
-        self.unacknowledged.extend(turn.updates);
         if let Some(error) = &failed {
             tracing::warn!(%error, "the store refused the queue's records; they are kept");
-            let is_full = error.code() == Some(mete_sdk::Code::StoreFull);
-            self.shared.change(|queue| {
-                for number in &turn.submitted {
-                    queue.withdraw(*number);
-                    writes.withdraw(*number);
-                }
-                if is_full {
-                    queue.forget_oldest();
-                }
-            });
-            self.unwritten = writes;
         }
-        for reply in turn.replies {
-            reply(failed.as_ref());
-        }
-        if failed.is_none() {
-            let updates = std::mem::take(&mut self.unacknowledged);
-            self.session.acknowledge_all(updates);
-        }
-        if !turn.kills.is_empty() {
-            let killed = self.session.kill(&turn.kills, None, "cancelled").await;
-            if let Err(error) = killed {
-                tracing::warn!(%error, "kills not sent");
-            }
-        }
+        self.answer(turn.replies, failed.as_ref());
         self.shared.tell();
-        self.ask_for_more().await
+        match failed {
+            None => {
+                self.doubtful.clear();
+                let updates = std::mem::take(&mut self.unacknowledged);
+                self.session.acknowledge_all(updates);
+            }
+            // The master takes nothing at the moment, whatever it is.
+            Some(Error::Unavailable(_)) => return Ok(()),
+            Some(error) if error.code() == Some(Code::StoreFull) => {
+                self.shared.change(Queue::forget_oldest);
+            }
+            Some(_) => {}
+        }
+        self.kill().await?;
+        let asked = tokio::time::timeout(ANSWER_WITHIN, self.ask_for_more()).await;
+        asked.unwrap_or_else(|_late| {
+            self.shared.change(Queue::touch_all_demand);
+            self.ask_again_in(AGAIN);
+            Ok(())
+        })
     }
 
-    async fn store(&self, writes: Writes) -> Result<()> {
-        if writes.is_empty() {
-            return Ok(());
+    /// Answers users. A job whose record is not stored and surely never will be is taken out: it
+    /// was promised to nobody. One of which nobody can tell is kept, and the same key finds it
+    /// again.
+    fn answer(&mut self, replies: Vec<Reply>, failed: Option<&Error>) {
+        let unknown = failed.is_some_and(|error| error.code() == Some(Code::Unknown));
+        for reply in replies {
+            let missing = match reply.job {
+                Some(number) => self.unwritten.has_job(number),
+                None => true,
+            };
+            let failed = failed.filter(|_| missing);
+            if let (Some(number), Some(_)) = (reply.job, failed) {
+                if unknown {
+                    self.doubtful.insert(number);
+                } else if !self.doubtful.contains(&number) {
+                    self.unwritten.withdraw(number);
+                    self.shared.change(|queue| queue.withdraw(number));
+                } else {
+                    let unknown = Error::Unavailable(Reason::new(Code::Unknown, "no answer yet"));
+                    (reply.tell)(Some(&unknown));
+                    continue;
+                }
+            }
+            (reply.tell)(failed);
         }
+    }
+
+    /// Writes what is unwritten, and takes out what is written.
+    async fn store(&mut self) -> Result<()> {
         let store = self.session.store();
-        let mut write = Write::new();
-        for key in writes.deletes {
-            write = write.delete(key);
-            if write.bytes() > MOST_WRITE {
-                store.write(std::mem::take(&mut write)).await?;
-            }
-        }
-        for (key, value) in writes.puts {
-            let more = key.len().saturating_add(value.len());
-            if !write.is_empty() && write.bytes().saturating_add(more) > MOST_WRITE {
-                store.write(std::mem::take(&mut write)).await?;
-            }
-            write = write.put(key, value);
-        }
-        if !write.is_empty() {
-            store.write(write).await?;
+        while !self.unwritten.is_empty() {
+            let (part, write) = self.unwritten.part(MOST_WRITE);
+            store.write_within(write, STORE_WITHIN).await?;
+            self.unwritten.written(part);
         }
         Ok(())
     }
 
+    /// Has the runs killed that are to be, and hears what became of those before.
+    async fn kill(&mut self) -> Result<()> {
+        if self.killing.is_none() && !self.kills.is_empty() {
+            let runs: Vec<RunId> = self.kills.iter().cloned().collect();
+            let (session, these) = (self.session.clone(), runs.clone());
+            let verdicts =
+                tokio::spawn(async move { session.kill(&these, None, "cancelled").await });
+            self.killing = Some(Killing { runs, verdicts });
+        }
+        let Some(killing) = &mut self.killing else {
+            return Ok(());
+        };
+        let answered = tokio::time::timeout(ANSWER_WITHIN, &mut killing.verdicts).await;
+        let Ok(answered) = answered else {
+            return Ok(());
+        };
+        let runs = self.killing.take().map(|killing| killing.runs);
+        match answered.map_err(Error::handler)? {
+            Ok(verdicts) => {
+                for (run, verdict) in runs.into_iter().flatten().zip(verdicts) {
+                    let code = verdict.as_ref().err().and_then(Reason::known_code);
+                    if !code.is_some_and(Code::is_retryable) {
+                        self.kills.remove(&run);
+                    }
+                }
+            }
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => tracing::warn!(%error, "kills not taken; they are kept"),
+        }
+        Ok(())
+    }
+
+    fn ask_again_in(&mut self, time: Duration) {
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let at = Timestamp((self.now)().0.saturating_add(millis));
+        self.demand_again = Some(self.demand_again.map_or(at, |earlier| earlier.min(at)));
+    }
+
     /// Brings the claims in line with what the jobs want now.
     async fn ask_for_more(&mut self) -> Result<()> {
+        if self.demand_again.is_some_and(|at| at <= (self.now)()) {
+            self.demand_again = None;
+        }
         let wanted = self.shared.change(Queue::take_demand);
         let mut upsert: BTreeMap<String, Claim> = BTreeMap::new();
         let mut remove = Vec::new();
@@ -426,9 +514,22 @@ impl Shell {
                 upsert.insert(name, claim);
             }
         }
+        self.change_demand(remove, upsert).await
+    }
+
+    async fn change_demand(
+        &mut self,
+        remove: Vec<String>,
+        upsert: BTreeMap<String, Claim>,
+    ) -> Result<()> {
         if !remove.is_empty() {
-            let names = remove.iter().map(String::as_str);
-            self.passed(self.session.withdraw(names).await)?;
+            let withdrawn = self
+                .session
+                .withdraw(remove.iter().map(String::as_str))
+                .await;
+            if !self.passed(withdrawn)? {
+                self.not_taken(&remove);
+            }
         }
         if upsert.is_empty() {
             return Ok(());
@@ -443,9 +544,22 @@ impl Shell {
         // One job that cannot be asked for, such as one of a role that is served no more, must not
         // keep the others waiting.
         for (name, claim) in upsert {
-            self.passed(self.session.want(&name, claim).await)?;
+            let asked = self.session.want(&name, claim).await;
+            if !self.passed(asked)? {
+                self.not_taken(&[name]);
+            }
         }
         Ok(())
+    }
+
+    /// Demand of these jobs has to be asked for again, some time.
+    fn not_taken(&mut self, names: &[String]) {
+        self.shared.change(|queue| {
+            for name in names {
+                queue.touch_demand(name);
+            }
+        });
+        self.ask_again_in(WRONG_DEMAND_AGAIN);
     }
 
     /// Says whether the broker took a change of demand; only the end of the session is an error.

@@ -236,13 +236,52 @@ fn what_the_store_refused_is_written_later_and_only_the_last_word_of_it() {
 }
 
 #[test]
-fn a_job_that_was_not_stored_leaves_nothing_in_the_store() {
-    let (mut queue, _) = queue_with("0-5000", 0);
+fn a_job_is_stored_whole_or_not_at_all() {
+    let (mut queue, name) = queue_with("0-5000", 0);
+    let number = queue.find(&name).expect("the job").number;
     let mut writes = queue.take_writes();
-    let keys = writes.puts.len();
-    assert_eq!(keys, 3, "the job and two pieces of its elements");
-    writes.withdraw(1);
-    assert_eq!((writes.puts.len(), writes.deletes.len()), (0, keys));
+    assert_eq!(writes.puts.len(), 1, "one record, so one step");
+    assert!(writes.has_job(number));
+    let mut again = Queue::new();
+    for job in records::read(&writes.puts).expect("our own records") {
+        again.insert(job);
+    }
+    let row = again.find(&name).expect("the job").row();
+    assert_eq!((row.elements, row.pending), (5001, 5001));
+
+    writes.withdraw(number);
+    queue.withdraw(number);
+    assert!(writes.is_empty() && queue.take_writes().is_empty());
+}
+
+#[test]
+fn what_can_never_be_set_up_ends_with_a_reason_of_its_own() {
+    let (mut queue, name) = queue_with("", 5);
+    let mut now = NOW;
+    let mut attempts = 0;
+    while !queue.find(&name).expect("the job").is_over() {
+        attempts += 1;
+        assert!(attempts < 10, "for ever");
+        now = Timestamp(now.0 + 70_000);
+        queue.release_delayed(now);
+        let place = Present {
+            node: "n1".to_owned(),
+            ..Present::default()
+        };
+        let run = queue.start_next(&name, place).expect("a start").run;
+        let reason = Some(Code::PrepareFailed);
+        queue.update(&ended(&run, TaskPhase::Failed, reason, None), now);
+    }
+    assert_eq!(attempts, u32::from(crate::retry::MOST_UNPREPARED));
+    let job = queue.find(&name).expect("the job");
+    assert_eq!(job.row().reason, "PREPARE_FAILED");
+    let element = job.element(0, "f").expect("the element");
+    assert!(
+        element.message.contains("given up: 6 attempts"),
+        "{}",
+        element.message
+    );
+    assert!(element.message.contains("n1"), "{}", element.message);
 }
 
 #[test]
