@@ -62,7 +62,9 @@ pub(crate) struct Shell {
     unwritten: Writes,
     /// Statuses whose changes are not stored yet.
     unacknowledged: Vec<(RunId, u64)>,
-    /// Jobs of which nobody can tell whether their record is stored: they are kept.
+    /// Jobs whose record was never stored as far as is known. None of them is launched.
+    unstored: BTreeSet<u64>,
+    /// Of these, jobs of which nobody can tell: they are kept.
     doubtful: BTreeSet<u64>,
     /// Runs to be killed of which the broker does not know yet.
     kills: BTreeSet<RunId>,
@@ -107,6 +109,7 @@ impl Shell {
             loaded: false,
             unwritten: Writes::default(),
             unacknowledged: Vec::new(),
+            unstored: BTreeSet::new(),
             doubtful: BTreeSet::new(),
             kills: BTreeSet::new(),
             killing: None,
@@ -298,6 +301,9 @@ impl Shell {
             Command::Submit { spec, key, reply } => {
                 match self.shared.change(|queue| queue.submit(*spec, key, now)) {
                     Ok(submitted) => {
+                        if submitted.fresh {
+                            self.unstored.insert(submitted.number);
+                        }
                         let job = Some(submitted.number);
                         let tell = Box::new(move |failed: Option<&Error>| {
                             let answer = match failed {
@@ -363,6 +369,8 @@ impl Shell {
         if let Some(error) = &failed {
             tracing::warn!(%error, "the store refused the queue's records; they are kept");
         }
+        let unwritten = &self.unwritten;
+        self.unstored.retain(|number| unwritten.has_job(*number));
         self.answer(turn.replies, failed.as_ref());
         self.shared.tell();
         match failed {
@@ -391,26 +399,33 @@ impl Shell {
     /// was promised to nobody. One of which nobody can tell is kept, and the same key finds it
     /// again.
     fn answer(&mut self, replies: Vec<Reply>, failed: Option<&Error>) {
-        let unknown = failed.is_some_and(|error| error.code() == Some(Code::Unknown));
+        let is_unknown = failed.is_some_and(|error| error.code() == Some(Code::Unknown));
+        let unknown = Error::Unavailable(Reason::new(Code::Unknown, "no answer yet"));
+        let mut gone = BTreeSet::new();
         for reply in replies {
-            let missing = match reply.job {
-                Some(number) => self.unwritten.has_job(number),
-                None => true,
+            let unstored = reply.job.filter(|number| self.unstored.contains(number));
+            let failed = match (reply.job, unstored) {
+                (Some(_), None) => None,
+                (Some(_), Some(_)) | (None, _) => failed,
             };
-            let failed = failed.filter(|_| missing);
-            if let (Some(number), Some(_)) = (reply.job, failed) {
-                if unknown {
-                    self.doubtful.insert(number);
-                } else if !self.doubtful.contains(&number) {
-                    self.unwritten.withdraw(number);
-                    self.shared.change(|queue| queue.withdraw(number));
-                } else {
-                    let unknown = Error::Unavailable(Reason::new(Code::Unknown, "no answer yet"));
-                    (reply.tell)(Some(&unknown));
-                    continue;
-                }
+            let Some(number) = unstored.filter(|_| failed.is_some()) else {
+                (reply.tell)(failed);
+                continue;
+            };
+            if is_unknown {
+                self.doubtful.insert(number);
             }
-            (reply.tell)(failed);
+            if self.doubtful.contains(&number) {
+                (reply.tell)(failed.filter(|_| is_unknown).or(Some(&unknown)));
+            } else {
+                gone.insert(number);
+                (reply.tell)(failed);
+            }
+        }
+        for number in gone {
+            self.unstored.remove(&number);
+            self.unwritten.withdraw(number);
+            self.shared.change(|queue| queue.withdraw(number));
         }
     }
 
@@ -472,6 +487,14 @@ impl Shell {
         let mut upsert: BTreeMap<String, Claim> = BTreeMap::new();
         let mut remove = Vec::new();
         for (name, wanted) in wanted {
+            let number = self
+                .shared
+                .read(|queue| queue.find(&name).map(|job| job.number));
+            if number.is_ok_and(|number| self.unstored.contains(&number)) {
+                self.shared.change(|queue| queue.touch_demand(&name));
+                self.ask_again_in(AGAIN);
+                continue;
+            }
             let flying = self.in_flight.get(&name).copied().unwrap_or(0);
             let known = self.session.claim(&name);
             let launched = known.as_ref().map_or(0, |info| info.launched);
