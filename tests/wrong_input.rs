@@ -10,7 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mete_sdk::Code;
 use support::{Site, ask, holds, skip, until, within};
@@ -535,4 +535,51 @@ fn an_agent_on_a_full_disk_refuses_launches_touches_no_task_and_goes_on_when_the
     });
     assert_eq!(answer.done(), "again");
     running(&site, &old, "RUNNING").expect("the running task is untouched");
+}
+
+#[test]
+fn a_submit_on_a_full_disk_is_refused_in_time_and_neither_kept_nor_doubled() {
+    let mut site = Site::new();
+    let Some(disk) = SmallDisk::below(&site, "master", "220m") else {
+        return skip("a full disk needs root to mount a tmpfs");
+    };
+    site.start_master();
+    site.start_agent("n1", &[]);
+    site.start_batch();
+    let submit = |site: &Site, name: &str| {
+        site.mete(&["submit", "--name", name, "--cpus", "0.1", "--", "true"])
+    };
+    let first = submit(&site, "before").done();
+    until("the first to end", || {
+        let list = site.json(&["batch", "list", "-A"]);
+        let row = list.find("job", &first)?;
+        holds(row["state"] == "COMPLETED", || row.to_string())
+    });
+    disk.fill();
+    let began = Instant::now();
+    let refused = submit(&site, "full");
+    refused.refused(1, "DISK_FULL").says("free space there");
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(25), "told after {took:?}");
+    let jobs = |site: &Site| {
+        let list = site.json(&["batch", "list", "-A"]);
+        let names = list.texts("job").into_iter().map(str::to_owned);
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(jobs(&site), [first.clone()].into());
+    disk.empty();
+    let second = until("a job to be taken again", || {
+        let answer = submit(&site, "after");
+        holds(answer.code == 0, || answer.to_string()).map(|()| answer.done())
+    });
+    until("it to end", || {
+        let list = site.json(&["batch", "list", "-A"]);
+        let row = list.find("job", &second)?;
+        holds(row["state"] == "COMPLETED", || row.to_string())
+    });
+    // Nor does another process find more.
+    site.kill("batch");
+    site.restart("batch");
+    site.wait_for_batch();
+    assert_eq!(jobs(&site), [first, second].into());
 }

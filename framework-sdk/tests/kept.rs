@@ -1,5 +1,10 @@
 //! Layer 1: what is kept and repeated until the broker has it, and what a reconnect asks for.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test names what it expects"
+)]
+
 mod scripted;
 
 use std::time::Duration;
