@@ -268,6 +268,7 @@ impl Session {
     }
 
     /// Puts and withdraws claims in one committed step. Changes that wait go out together.
+    /// Dropping the future takes a change back that was not sent yet.
     ///
     /// # Errors
     /// As [`Session::want`].
