@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mete_model::Timestamp;
-use mete_state::{Command, Outcome, Rejection, State};
+use mete_state::{Command, Outcome, Records, Rejection, State};
 
 use crate::format;
 use crate::handle::SharedState;
@@ -87,7 +87,7 @@ impl Machine for StateMachine {
     fn image(&self) -> StateImage {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         StateImage {
-            state: state.clone(),
+            records: state.records(),
         }
     }
 
@@ -104,19 +104,19 @@ impl Machine for StateMachine {
     }
 }
 
-/// A copy of the state, to be written out on another thread.
+/// The state's records as they were, to be written out on another thread.
 #[derive(Debug)]
 pub struct StateImage {
-    state: State,
+    records: Records,
 }
 
 impl Image for StateImage {
     fn digest(&self) -> u64 {
-        self.state.digest()
+        self.records.digest()
     }
 
     fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
-        format::write_parts(self.state.to_parts(), out)
+        format::write_parts(self.records.to_parts(), out)
     }
 }
 

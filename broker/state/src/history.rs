@@ -4,9 +4,11 @@
 //! launch from starting it a second time, and let a kill of it be answered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use mete_model::{FrameworkId, RunId, Timestamp};
 
+use crate::cow_map::CowMap;
 use crate::limits::{ENDED_AGE, ENDED_IN_ALL, HISTORY_AGE, HISTORY_IN_ALL, HISTORY_OF_A_FRAMEWORK};
 use crate::record::{EndedRun, Run};
 
@@ -16,7 +18,7 @@ type Number = u64;
 #[derive(Clone, Debug)]
 struct Shelf<T> {
     next: Number,
-    entries: BTreeMap<Number, T>,
+    entries: CowMap<Number, T>,
     numbers: BTreeMap<FrameworkId, BTreeMap<RunId, Number>>,
 }
 
@@ -24,13 +26,21 @@ impl<T> Default for Shelf<T> {
     fn default() -> Self {
         Self {
             next: 0,
-            entries: BTreeMap::new(),
+            entries: CowMap::default(),
             numbers: BTreeMap::new(),
         }
     }
 }
 
-impl<T> Shelf<T> {
+impl<T: Clone> Shelf<T> {
+    fn records(&self) -> Self {
+        Self {
+            next: self.next,
+            entries: self.entries.clone(),
+            numbers: BTreeMap::new(),
+        }
+    }
+
     fn get(&self, framework: FrameworkId, run: &RunId) -> Option<&T> {
         let number = self.numbers.get(&framework)?.get(run)?;
         self.entries.get(number)
@@ -63,15 +73,24 @@ impl<T> Shelf<T> {
 /// Ended runs, whole and by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    whole: Shelf<Box<Run>>,
+    whole: Shelf<Arc<Run>>,
     order: BTreeMap<FrameworkId, BTreeSet<Number>>,
     names: Shelf<EndedRun>,
 }
 
 impl History {
+    /// The entries alone, without what finds them.
+    pub(crate) fn records(&self) -> Self {
+        Self {
+            whole: self.whole.records(),
+            order: BTreeMap::new(),
+            names: self.names.records(),
+        }
+    }
+
     /// Takes in a run that is over and acknowledged; gives the runs that are too much for it and of
     /// which only the name is left.
-    pub(crate) fn put(&mut self, run: Box<Run>) -> Vec<(FrameworkId, RunId)> {
+    pub(crate) fn put(&mut self, run: Arc<Run>) -> Vec<(FrameworkId, RunId)> {
         let framework = run.framework;
         let number = self.whole.put(framework, run.id.clone(), run);
         let order = self.order.entry(framework).or_default();
@@ -83,7 +102,7 @@ impl History {
             shortened.extend(self.shorten(oldest));
         }
         if self.whole.entries.len() > HISTORY_IN_ALL
-            && let Some(oldest) = self.whole.entries.keys().next().copied()
+            && let Some(oldest) = self.whole.entries.first().map(|(number, _)| *number)
         {
             shortened.extend(self.shorten(oldest));
         }
@@ -116,13 +135,13 @@ impl History {
             grant: run.grant,
             phase: run.phase,
             ended: run.ended.unwrap_or(run.launched),
-            run: run.id,
+            run: run.id.clone(),
         });
         Some(key)
     }
 
     fn forget_oldest_name(&mut self) {
-        if let Some(oldest) = self.names.entries.keys().next().copied() {
+        if let Some(oldest) = self.names.entries.first().map(|(number, _)| *number) {
             self.names
                 .take(oldest, |ended| (ended.framework, ended.run.clone()));
         }
@@ -131,13 +150,13 @@ impl History {
     /// Drops what is too old; gives the runs of which only the name is left.
     pub(crate) fn age(&mut self, now: Timestamp) -> Vec<(FrameworkId, RunId)> {
         let mut shortened = Vec::new();
-        while let Some((number, run)) = self.whole.entries.first_key_value()
+        while let Some((number, run)) = self.whole.entries.first()
             && whole_until(run) <= now
         {
             let number = *number;
             shortened.extend(self.shorten(number));
         }
-        while let Some((_, ended)) = self.names.entries.first_key_value()
+        while let Some((_, ended)) = self.names.entries.first()
             && ended.ended.after(ENDED_AGE) <= now
         {
             self.forget_oldest_name();

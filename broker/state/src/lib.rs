@@ -7,7 +7,7 @@
 //!
 //! The leader asks [`State::check`] before it logs a command, every replica calls [`State::apply`]
 //! with what was committed. Effects may be lost: [`State::owed`] finds them again. What time alone
-//! makes necessary is in [`State::due`]. Snapshots go through [`State::to_parts`] and
+//! makes necessary is in [`State::due`]. Snapshots go through [`State::records`] and
 //! [`State::from_parts`]; replicas compare [`State::digest`]. What must always hold is listed and
 //! checked in [`invariants`].
 
@@ -16,6 +16,7 @@
 
 mod apply;
 pub mod command;
+mod cow_map;
 mod digest;
 pub mod due;
 pub mod effect;
@@ -43,6 +44,6 @@ pub use record::{
     StoredVerdict, Tombstone,
 };
 pub use rejection::{FieldFault, Rejection};
-pub use snapshot::{BadParts, Part};
+pub use snapshot::{BadParts, Part, Records};
 pub use state::{Preview, State};
 pub use texts::Texts;

@@ -4,6 +4,7 @@
 //! in slices. What is derived (free resources, sums, indexes) is not written but worked out.
 
 use std::fmt;
+use std::sync::Arc;
 
 use mete_model::{AgentId, FrameworkId, Resources};
 
@@ -76,7 +77,50 @@ impl fmt::Display for BadParts {
 
 impl std::error::Error for BadParts {}
 
+/// The records of a state as they were at one moment, to be written out while the state goes on.
+///
+/// Taken in a moment, whatever the state holds: it shares every record with the state until the
+/// state changes it. What is derived is not in it.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// With nothing derived.
+    state: State,
+}
+
+impl Records {
+    /// As [`State::to_parts`], of the moment at which they were taken.
+    pub fn to_parts(&self) -> impl Iterator<Item = Part> {
+        self.state.to_parts()
+    }
+
+    /// As [`State::digest`], of the moment at which they were taken.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.state.digest()
+    }
+}
+
 impl State {
+    /// The records as they are now; for a snapshot that is written while commands go on.
+    #[must_use]
+    pub fn records(&self) -> Records {
+        Records {
+            state: Self {
+                meta: self.meta.clone(),
+                roles: self.roles.clone(),
+                agents: self.agents.clone(),
+                frameworks: self.frameworks.clone(),
+                tombstones: self.tombstones.clone(),
+                claims: self.claims.clone(),
+                runs: self.runs.clone(),
+                history: self.history.records(),
+                stores: self.stores.clone(),
+                calls: self.calls.clone(),
+                ..Self::default()
+            },
+        }
+    }
+
     /// All records, in the order of [`Part`]'s variants.
     pub fn to_parts(&self) -> impl Iterator<Item = Part> {
         let claims = self.claims.values().flat_map(|claims| claims.values());
@@ -96,7 +140,7 @@ impl State {
             .chain(self.frameworks.values().cloned().map(Part::Framework))
             .chain(self.tombstones.values().cloned().map(Part::Tombstone))
             .chain(claims.cloned().map(Part::Claim))
-            .chain(runs.cloned().map(Part::Run))
+            .chain(runs.map(|run| Part::Run(Box::new((**run).clone()))))
             .chain(
                 self.history
                     .iter()
@@ -159,7 +203,7 @@ impl State {
             Part::History(run) => {
                 let known = self.history.get(run.framework, &run.id).is_none();
                 // Within its bounds when it was written, so nothing is too much.
-                self.history.put(run);
+                self.history.put(Arc::from(run));
                 once(known, "a run in history")
             }
             Part::Ended(ended) => {

@@ -4,6 +4,7 @@
 //! cannot fail.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use mete_model::quota::Charge;
 use mete_model::{
@@ -16,6 +17,7 @@ use crate::apply::{
     status, store, teardown, tick,
 };
 use crate::command::{AdmitAgent, Command, Stamped};
+use crate::cow_map::CowMap;
 use crate::due::Lapses;
 use crate::effect::{Outcome, Verdict};
 use crate::history::History;
@@ -47,7 +49,7 @@ pub enum Preview {
 /// Answers kept for one framework's calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calls {
-    pub(crate) verdicts: BTreeMap<u64, StoredVerdict>,
+    pub(crate) verdicts: CowMap<u64, StoredVerdict>,
     /// Items of the verdicts together.
     pub(crate) items: usize,
 }
@@ -55,7 +57,7 @@ pub(crate) struct Calls {
 /// One framework's store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
-    pub(crate) records: BTreeMap<Vec<u8>, StoreRecord>,
+    pub(crate) records: CowMap<Vec<u8>, StoreRecord>,
     /// Keys and values together.
     pub(crate) bytes: u64,
 }
@@ -65,13 +67,13 @@ pub(crate) struct Store {
 pub struct State {
     pub(crate) meta: Meta,
     pub(crate) masters: BTreeMap<u64, Master>,
-    pub(crate) roles: BTreeMap<RolePath, Role>,
-    pub(crate) agents: BTreeMap<AgentId, Agent>,
-    pub(crate) frameworks: BTreeMap<FrameworkId, Framework>,
-    pub(crate) tombstones: BTreeMap<FrameworkId, Tombstone>,
-    pub(crate) claims: BTreeMap<FrameworkId, BTreeMap<ClaimId, ClaimRecord>>,
+    pub(crate) roles: CowMap<RolePath, Role>,
+    pub(crate) agents: CowMap<AgentId, Agent>,
+    pub(crate) frameworks: CowMap<FrameworkId, Framework>,
+    pub(crate) tombstones: CowMap<FrameworkId, Tombstone>,
+    pub(crate) claims: BTreeMap<FrameworkId, CowMap<ClaimId, ClaimRecord>>,
     /// Live, or over and not acknowledged.
-    pub(crate) runs: BTreeMap<FrameworkId, BTreeMap<RunId, Box<Run>>>,
+    pub(crate) runs: BTreeMap<FrameworkId, CowMap<RunId, Arc<Run>>>,
     pub(crate) history: History,
     pub(crate) stores: BTreeMap<FrameworkId, Store>,
     pub(crate) calls: BTreeMap<FrameworkId, Calls>,
@@ -447,7 +449,7 @@ impl State {
         self.claims
             .get(&framework)
             .into_iter()
-            .flat_map(BTreeMap::values)
+            .flat_map(CowMap::values)
     }
 
     /// One claim.
@@ -481,7 +483,7 @@ impl State {
     /// How many those are.
     #[must_use]
     pub fn run_count(&self, framework: FrameworkId) -> usize {
-        self.runs.get(&framework).map_or(0, BTreeMap::len)
+        self.runs.get(&framework).map_or(0, CowMap::len)
     }
 
     /// Those of one framework, from `from` on: a page need not walk over what came before it.
@@ -491,7 +493,7 @@ impl State {
         from: std::ops::Bound<RunId>,
     ) -> impl Iterator<Item = &Run> {
         let runs = self.runs.get(&framework).into_iter();
-        runs.flat_map(move |runs| runs.range((from.clone(), std::ops::Bound::Unbounded)))
+        runs.flat_map(move |runs| runs.range_from(from.as_ref()))
             .map(|(_, run)| &**run)
     }
 
@@ -554,12 +556,14 @@ impl State {
     ) -> impl Iterator<Item = &'a StoreRecord> {
         use std::ops::Bound;
         let from = match after {
-            Some(after) if after >= prefix => Bound::Excluded(after.to_vec()),
-            Some(_) | None => Bound::Included(prefix.to_vec()),
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            Some(_) | None => Bound::Included(prefix),
         };
-        let store = self.stores.get(&framework).into_iter();
-        store
-            .flat_map(move |store| store.records.range((from.clone(), Bound::Unbounded)))
+        let store = self.stores.get(&framework);
+        let records = store.map(|store| store.records.range_from(from));
+        records
+            .into_iter()
+            .flatten()
             .map(|(_, record)| record)
             .take_while(move |record| record.key.starts_with(prefix))
     }

@@ -3,6 +3,8 @@
 //! Compared when a command applies, so an old process behind a slow link cannot act. A repeated
 //! call gets its first verdict until the framework says that it has it.
 
+use std::ops::Bound;
+
 use mete_model::{Code, FrameworkId};
 
 use crate::command::{Caller, Command};
@@ -144,7 +146,7 @@ fn items_above(calls: &Calls, answered: u64) -> usize {
     if calls.items <= UNANSWERED_ITEMS {
         return calls.items;
     }
-    let above = calls.verdicts.range(answered.saturating_add(1)..);
+    let above = calls.verdicts.range_from(Bound::Excluded(&answered));
     above.map(|(_, kept)| items(&kept.verdict)).sum()
 }
 
@@ -207,9 +209,10 @@ pub(crate) fn put(calls: &mut Calls, kept: StoredVerdict) {
 }
 
 fn drop_answered(calls: &mut Calls, answered: u64) {
-    while let Some(first) = calls.verdicts.first_entry()
-        && *first.key() <= answered
+    while let Some(first) = calls.verdicts.first().map(|(call, _)| *call)
+        && first <= answered
+        && let Some(kept) = calls.verdicts.remove(&first)
     {
-        calls.items = calls.items.saturating_sub(items(&first.remove().verdict));
+        calls.items = calls.items.saturating_sub(items(&kept.verdict));
     }
 }

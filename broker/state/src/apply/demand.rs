@@ -102,7 +102,7 @@ fn limit(
     let gone: BTreeSet<&ClaimId> = remove.iter().filter(|id| known(id)).collect();
     let new = puts.iter().filter(|claim| !known(&claim.id)).count();
     let after = present
-        .map_or(0, std::collections::BTreeMap::len)
+        .map_or(0, crate::cow_map::CowMap::len)
         .saturating_add(new)
         .saturating_sub(gone.len());
     if after > CLAIMS_OF_A_FRAMEWORK {

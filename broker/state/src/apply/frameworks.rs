@@ -3,7 +3,7 @@
 //! Identity is (principal, name). A process that ends keeps everything of its framework; only a
 //! teardown (`teardown.rs`) or the end of the failover timeout takes it away.
 
-use mete_model::{Code, FrameworkId, RolePath};
+use mete_model::{ClaimId, Code, FrameworkId, RolePath};
 
 use super::validate::Faults;
 use super::{Plan, Turn, calls, preview_of};
@@ -13,7 +13,7 @@ use crate::effect::{Change, Effect, Verdict};
 use crate::limits::{
     FRAMEWORKS, LONGEST_FRAMEWORK_NAME, LONGEST_NAME, NEVER, ROLES_OF_A_FRAMEWORK,
 };
-use crate::record::Framework;
+use crate::record::{ClaimRecord, Framework};
 use crate::rejection::Rejection;
 use crate::state::{Preview, State};
 
@@ -139,10 +139,8 @@ impl Plan for Subscription<'_> {
             return verdict;
         }
         let subscribe = self.subscribe;
-        let framework = state
-            .frameworks
-            .entry(self.framework)
-            .or_insert_with(|| Framework {
+        if !state.frameworks.contains_key(&self.framework) {
+            let new = Framework {
                 id: self.framework,
                 principal: subscribe.principal.clone(),
                 name: subscribe.name.clone(),
@@ -153,7 +151,12 @@ impl Plan for Subscription<'_> {
                 demand_version: 0,
                 answered: 0,
                 revision: turn.revision,
-            });
+            };
+            state.frameworks.insert(self.framework, new);
+        }
+        let Some(framework) = state.frameworks.get_mut(&self.framework) else {
+            return verdict;
+        };
         framework.away = None;
         if framework.incarnation != self.incarnation {
             framework.incarnation = self.incarnation;
@@ -373,13 +376,13 @@ fn put_settings(state: &mut State, turn: &mut Turn, id: FrameworkId, settings: F
     turn.changed(Change::Framework(id));
     if let Some(claims) = state.claims.get_mut(&id) {
         let roles = &framework.settings.roles;
-        claims.retain(|claim, record| {
-            let stays = roles.binary_search(&record.claim.role).is_ok();
-            if !stays {
-                turn.changed(Change::Claim(id, claim.clone()));
-            }
-            stays
-        });
+        let left = |record: &&ClaimRecord| roles.binary_search(&record.claim.role).is_err();
+        let left = claims.values().filter(left);
+        let left: Vec<ClaimId> = left.map(|record| record.claim.id.clone()).collect();
+        for claim in left {
+            claims.remove(&claim);
+            turn.changed(Change::Claim(id, claim));
+        }
         if claims.is_empty() {
             state.claims.remove(&id);
         }

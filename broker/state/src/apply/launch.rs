@@ -14,6 +14,7 @@ use mete_model::{AgentId, ClaimId, Code, FrameworkId, GrantId, Resources, RunId,
 use super::validate::{Faults, bytes_of};
 use super::{Plan, Turn, calls, preview_of};
 use crate::command::{AgentCondition, Launch, LaunchTask};
+use crate::cow_map::CowMap;
 use crate::effect::{Change, Effect, LaunchVerdict, Verdict};
 use crate::limits::{LABEL_BYTES, RUNS_OF_A_FRAMEWORK, SPEC_BYTES, TASKS_OF_A_LAUNCH};
 use crate::record::Run;
@@ -46,7 +47,7 @@ pub(crate) fn launch<'a>(state: &State, launch: &'a Launch) -> Result<Launching<
             ),
         ));
     }
-    let held = state.runs.get(&framework.id).map_or(0, BTreeMap::len);
+    let held = state.runs.get(&framework.id).map_or(0, CowMap::len);
     if held.saturating_add(launch.tasks.len()) > RUNS_OF_A_FRAMEWORK {
         return Err(Rejection::new(
             Code::Busy,
@@ -410,6 +411,6 @@ impl State {
             self.ledger.book(&run);
         }
         let runs = self.runs.entry(run.framework).or_default();
-        runs.insert(run.id.clone(), Box::new(run));
+        runs.insert(run.id.clone(), Arc::new(run));
     }
 }

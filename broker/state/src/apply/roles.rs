@@ -67,14 +67,17 @@ impl Plan for Set<'_> {
 
     fn write(self, state: &mut State, turn: &mut Turn) -> Verdict {
         if self.changes {
-            let role = state.roles.entry(self.path.clone()).or_insert(Role {
+            let created = state
+                .roles
+                .get(self.path)
+                .map_or(turn.at, |role| role.created);
+            let role = Role {
                 path: self.path.clone(),
                 weight_milli: self.weight_milli,
-                created: turn.at,
+                created,
                 revision: turn.revision,
-            });
-            role.weight_milli = self.weight_milli;
-            role.revision = turn.revision;
+            };
+            state.roles.insert(self.path.clone(), role);
             turn.changed(Change::Role(self.path.clone()));
         }
         Verdict::RoleSet {

@@ -4,6 +4,7 @@
 //! a status takes one path whether an agent, the master or an operator makes it.
 
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use mete_model::{Code, FrameworkId, RunId, Status, StatusSource, TaskPhase};
 
@@ -22,6 +23,7 @@ pub(crate) fn record(state: &mut State, turn: &mut Turn, framework: FrameworkId,
         return;
     };
     let (id, sequence) = (run.id.clone(), status.sequence);
+    let run = Arc::make_mut(run);
     let over = note(run, turn, status);
     if over {
         state.ledger.release(run);
@@ -129,6 +131,7 @@ pub(crate) fn acknowledge(
         return;
     };
     if sequence > run.acknowledged {
+        let run = Arc::make_mut(run);
         run.acknowledged = sequence.min(run.sequence);
         run.revision = turn.revision;
         let acknowledged = run.acknowledged;
@@ -174,6 +177,7 @@ pub(crate) fn kill(
     if !kill_changes(run, wish.grace) {
         return;
     }
+    let run = Arc::make_mut(run);
     match &mut run.kill {
         Some(kill) => kill.grace = wish.grace,
         None => run.kill = Some(Box::new(wish.clone())),

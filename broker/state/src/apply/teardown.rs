@@ -96,7 +96,7 @@ impl Plan for Teardown<'_> {
             },
         );
         turn.changed(Change::Framework(id));
-        for claim in state.claims.remove(&id).unwrap_or_default().into_keys() {
+        for (claim, _) in state.claims.remove(&id).unwrap_or_default() {
             turn.changed(Change::Claim(id, claim));
         }
         if let Some(store) = state.stores.remove(&id) {

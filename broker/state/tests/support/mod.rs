@@ -7,7 +7,7 @@
     reason = "each test binary uses its part; numbers in tests are small"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use mete_model::{
@@ -16,7 +16,9 @@ use mete_model::{
     StatusSource, TaskPhase, TaskSpec, Timestamp,
 };
 use mete_state::command::{AdmitAgent, FrameworkSettings, LaunchTask};
-use mete_state::{Change, Command, Outcome, Preview, Rejection, Stamped, State, invariants};
+use mete_state::{
+    Change, Command, Outcome, Preview, Records, Rejection, Stamped, State, invariants,
+};
 use uuid::Uuid;
 
 /// Ids in tests: a letter for the kind, a number.
@@ -158,7 +160,12 @@ pub(crate) struct Cluster {
     replica: State,
     pub(crate) revision: u64,
     pub(crate) clock: Timestamp,
+    /// Records taken some commands ago, each with the state's digest at that moment.
+    taken: VecDeque<(Records, u64)>,
 }
+
+/// Commands that go by before records are looked at again.
+const GO_BY: usize = 20;
 
 impl Cluster {
     /// Checks, applies, and compares: `check` told the truth, a refusal changed nothing, the
@@ -203,7 +210,21 @@ impl Cluster {
             no_change_is_untold(&before, &self.state, outcome);
         }
         self.verify();
+        self.take_records();
         result
+    }
+
+    /// What was taken stays as it was, whatever the state does meanwhile.
+    fn take_records(&mut self) {
+        let digest = self.state.digest();
+        self.taken.push_back((self.state.records(), digest));
+        if self.taken.len() > GO_BY
+            && let Some((records, digest)) = self.taken.pop_front()
+        {
+            assert_eq!(records.digest(), digest, "records that were taken");
+            let again = State::from_parts(records.to_parts()).expect("records of a state");
+            assert_eq!(again.digest(), digest, "the state they make");
+        }
     }
 
     fn verify(&self) {
