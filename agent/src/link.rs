@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use mete_model::{FrameworkId, Inventory, NodeKey, Status};
 use mete_proto::agent::v1::agent_service_client::AgentServiceClient;
-use mete_proto::agent::v1::{AgentMessage, MasterMessage, agent_message, master_message};
+use mete_proto::agent::v1::{AgentMessage, MasterMessage, master_message};
 use mete_proto::dial::SharedDial;
 use rand::RngExt;
 use tokio::sync::{mpsc, oneshot};
@@ -300,12 +300,12 @@ async fn open(
         .await
         .map_err(|_closed| OpenError::DriverGone)?;
     let hello = hello.await.map_err(|_closed| OpenError::DriverGone)?;
-    let (sender, outgoing) = mpsc::channel(MOST_UNSENT);
-    let first = AgentMessage {
-        message: Some(agent_message::Message::Hello(wire::hello(identity, &hello))),
-    };
-    // The channel is new and empty: it has room.
-    let _ = sender.try_send(first);
+    let opening = wire::opening(identity, &hello);
+    let (sender, outgoing) = mpsc::channel(MOST_UNSENT.saturating_add(opening.len()));
+    for message in opening {
+        // The channel is new and empty: it has room.
+        let _ = sender.try_send(message);
+    }
     let mut client = AgentServiceClient::new(channel)
         .max_decoding_message_size(MOST_BYTES)
         .max_encoding_message_size(MOST_BYTES);

@@ -195,6 +195,8 @@ pub struct SubscribeRequest {
     pub name: String,
     /// 0 = a new process.
     pub incarnation: u64,
+    /// The last revision this process has seen; 0 = it has seen nothing.
+    pub resume_revision: u64,
     /// Roles and the rest.
     pub settings: FrameworkSettings,
 }

@@ -428,23 +428,23 @@ impl Master {
         }
     }
 
-    fn refusal(&self, refusal: replica::Refusal) -> Refusal {
-        match refusal {
-            replica::Refusal::NotLeader { leader, term } => self.not_leader(leader, term),
-            replica::Refusal::Busy => {
+    fn refusal(&self, why: replica::NotLogged) -> Refusal {
+        match why {
+            replica::NotLogged::NotLeader { leader, term } => self.not_leader(leader, term),
+            replica::NotLogged::Busy => {
                 let detail = "more waits for the disks of the masters than is kept; come again";
                 Refusal::busy(detail, Span::seconds(1))
             }
-            replica::Refusal::SpaceLow => {
+            replica::NotLogged::SpaceLow => {
                 let detail = "DISK_FULL: the disk of this master's state directory is nearly \
                               full, so nothing new is logged; free space there";
                 Refusal::busy(detail, DISK_FULL_AGAIN)
             }
-            replica::Refusal::TooLarge { bytes, limit } => {
+            replica::NotLogged::TooLarge { bytes, limit } => {
                 let fault = format!("{bytes} bytes when stored, at most {limit} are permitted");
                 Refusal::field("", fault)
             }
-            replica::Refusal::ChangePending => {
+            replica::NotLogged::ChangePending => {
                 Refusal::busy("a change of the masters is on its way", Span::seconds(1))
             }
         }

@@ -92,7 +92,24 @@ impl Running {
         mpsc::Sender<agent::AgentMessage>,
         Streaming<agent::MasterMessage>,
     ) {
-        let (sender, receiver) = mpsc::channel(8);
+        self.join_in_pages(key, vec![runs]).await
+    }
+
+    /// The last page goes with the hello.
+    async fn join_in_pages(
+        &self,
+        key: &str,
+        mut pages: Vec<Vec<agent::HeldRun>>,
+    ) -> (
+        mpsc::Sender<agent::AgentMessage>,
+        Streaming<agent::MasterMessage>,
+    ) {
+        let (sender, receiver) = mpsc::channel(64);
+        let runs = pages.pop().unwrap_or_default();
+        for runs in pages {
+            let page = Says::HeldRuns(agent::HeldRuns { runs });
+            sender.send(says(page)).await.unwrap();
+        }
         let total = types::Resources {
             cpu_milli: 4000,
             memory_bytes: 8 << 30,
@@ -394,4 +411,46 @@ async fn what_a_master_cannot_start_with_is_said_with_a_code() {
         .await
         .unwrap_err();
     assert_eq!(error.code, Code::NotLoopback, "{error}");
+}
+
+#[tokio::test]
+async fn an_agent_with_more_runs_than_a_message_holds_tells_and_hears_of_them_in_pages() {
+    const RUNS: usize = 70_000;
+    let directory = tempfile::tempdir().unwrap();
+    let master = start(directory.path()).await;
+    let held = |number: usize| agent::HeldRun {
+        run: Some(types::RunRef {
+            framework_id: "7b1c1f9a-0000-4000-8000-000000000001".to_owned(),
+            run: Some(types::Run {
+                task: format!("task-{number:06}"),
+                attempt: 1,
+            }),
+        }),
+        phase: types::TaskPhase::Running.into(),
+        last_sequence: 1,
+    };
+    let all: Vec<agent::HeldRun> = (0..RUNS).map(held).collect();
+    let pages: Vec<_> = all.chunks(7_000).map(<[_]>::to_vec).collect();
+    assert!(pages.len() > 1);
+
+    let key = uuid::Uuid::new_v4().to_string();
+    let (_says, mut hears) = master.join_in_pages(&key, pages).await;
+
+    let mut discarded = std::collections::BTreeSet::new();
+    until(&mut hears, "every run to be discarded", |message| {
+        assert!(prost::Message::encoded_len(&message) < 1 << 20);
+        let runs = match message.message? {
+            Hears::Welcome(welcome) => welcome.discard,
+            Hears::DiscardRuns(discard) => discard.runs,
+            Hears::StartTasks(_)
+            | Hears::KillTasks(_)
+            | Hears::ForgetStatuses(_)
+            | Hears::Redirect(_)
+            | Hears::Beacon(_) => Vec::new(),
+        };
+        discarded.extend(runs.into_iter().map(|run| run.run.unwrap().task));
+        (discarded.len() == RUNS).then_some(())
+    })
+    .await;
+    master.stop().await;
 }

@@ -100,6 +100,24 @@ fn samples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             }],
         })),
     };
+    let held_runs = agent::v1::AgentMessage {
+        message: Some(agent::v1::agent_message::Message::HeldRuns(
+            agent::v1::HeldRuns {
+                runs: vec![agent::v1::HeldRun {
+                    run: Some(convert::write_run_ref(framework_id, &run)),
+                    phase: types::v1::TaskPhase::Starting.into(),
+                    last_sequence: 1,
+                }],
+            },
+        )),
+    };
+    let discard = agent::v1::MasterMessage {
+        message: Some(agent::v1::master_message::Message::DiscardRuns(
+            agent::v1::DiscardRuns {
+                runs: vec![convert::write_run_ref(framework_id, &run)],
+            },
+        )),
+    };
     let start = agent::v1::MasterMessage {
         message: Some(agent::v1::master_message::Message::StartTasks(
             agent::v1::StartTasks {
@@ -144,6 +162,12 @@ fn samples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             demand.encode_to_vec(),
         ),
         ("agent.AgentMessage", "hello", hello.encode_to_vec()),
+        ("agent.AgentMessage", "held_runs", held_runs.encode_to_vec()),
+        (
+            "agent.MasterMessage",
+            "discard_runs",
+            discard.encode_to_vec(),
+        ),
         ("agent.MasterMessage", "start_tasks", start.encode_to_vec()),
         ("admin.ListResponse", "role", list.encode_to_vec()),
     ]

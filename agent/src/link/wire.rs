@@ -13,23 +13,40 @@ use mete_proto::convert::{
 };
 
 use super::{Identity, ToLink};
-use crate::core::{Event, KillTask, RunKey, StartTask};
+use crate::core::{Event, HeldRun, KillTask, RunKey, StartTask};
 use crate::driver::Hello;
 
-pub(super) fn hello(identity: &Identity, hello: &Hello) -> wire::Hello {
-    wire::Hello {
+/// Held runs of one message: with the longest names they take less than half of what one may.
+pub(super) const RUNS_OF_A_MESSAGE: usize = 5_000;
+
+/// What opens a stream: pages of held runs if they are many, then the hello with the last of them.
+pub(super) fn opening(identity: &Identity, hello: &Hello) -> Vec<wire::AgentMessage> {
+    let mut pages: Vec<Vec<wire::HeldRun>> = hello
+        .held
+        .chunks(RUNS_OF_A_MESSAGE)
+        .map(|page| page.iter().map(write_held).collect())
+        .collect();
+    let last = wire::Hello {
         node_key: identity.node_key.to_string(),
         node_name: identity.node_name.clone(),
         inventory: Some(write_inventory(&hello.inventory)),
-        runs: hello
-            .held
-            .iter()
-            .map(|held| wire::HeldRun {
-                run: Some(write_run_ref(held.key.framework, &held.key.run)),
-                phase: write_phase(held.phase).into(),
-                last_sequence: held.last_sequence,
-            })
-            .collect(),
+        runs: pages.pop().unwrap_or_default(),
+    };
+    let pages = pages.into_iter().map(|runs| wire::HeldRuns { runs });
+    pages
+        .map(agent_message::Message::HeldRuns)
+        .chain([agent_message::Message::Hello(last)])
+        .map(|message| wire::AgentMessage {
+            message: Some(message),
+        })
+        .collect()
+}
+
+fn write_held(held: &HeldRun) -> wire::HeldRun {
+    wire::HeldRun {
+        run: Some(write_run_ref(held.key.framework, &held.key.run)),
+        phase: write_phase(held.phase).into(),
+        last_sequence: held.last_sequence,
     }
 }
 
@@ -87,6 +104,14 @@ pub(super) fn incoming(message: master_message::Message) -> Vec<Event> {
                 one(event, "a confirmation of the master cannot be read")
             })
             .collect(),
+        master_message::Message::DiscardRuns(discard) => discard
+            .runs
+            .into_iter()
+            .flat_map(|run| {
+                let event = read_key(Some(run), "runs").map(Event::Discard);
+                one(event, "a run that the master discards cannot be read")
+            })
+            .collect(),
         master_message::Message::Redirect(_) | master_message::Message::Beacon(_) => Vec::new(),
     }
 }
@@ -129,6 +154,7 @@ fn read_kill(kill: wire::KillTask) -> Result<Event, Faults> {
     let key = read_key(kill.run, "run")?;
     // A reason of a newer master is kept as the general one: the kill itself must not fail.
     let reason: Code = kill.reason.parse().unwrap_or(Code::KilledByFramework);
+    // How a master says it that does not know `DiscardRuns`.
     if reason == Code::NotFound {
         return Ok(Event::Discard(key));
     }
@@ -184,4 +210,85 @@ fn read_start(task: wire::StartTask, spec: Arc<TaskSpec>) -> Result<StartTask, F
 
 fn sorted(map: impl IntoIterator<Item = (String, String)>) -> BTreeMap<String, String> {
     map.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mete_model::{FrameworkId, Inventory, NodeKey, RunId, TaskId, TaskPhase};
+    use prost::Message as _;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn opened_with(count: usize) -> Vec<wire::AgentMessage> {
+        let identity = Identity {
+            node_key: NodeKey(Uuid::nil()),
+            node_name: "n1".to_owned(),
+        };
+        let long = "x".repeat(240);
+        let held = |number: usize| HeldRun {
+            key: RunKey {
+                framework: FrameworkId(Uuid::nil()),
+                run: RunId::new(TaskId::new(&format!("{long}-{number}")).expect("an id"), 1),
+            },
+            phase: TaskPhase::Running,
+            last_sequence: u64::MAX,
+        };
+        let hello = Hello {
+            inventory: Inventory::default(),
+            held: (0..count).map(held).collect(),
+        };
+        opening(&identity, &hello)
+    }
+
+    #[test]
+    fn held_runs_go_in_pages_and_the_hello_comes_last_with_the_rest() {
+        for (count, messages) in [(0, 1), (1, 1), (5_000, 1), (5_001, 2), (12_345, 3)] {
+            let opened = opened_with(count);
+            assert_eq!(opened.len(), messages, "{count} runs");
+            let mut runs = Vec::new();
+            for (at, message) in opened.into_iter().enumerate() {
+                // Half of what a message may be, with names as long as they may be.
+                assert!(message.encoded_len() < 2 << 20);
+                match message.message {
+                    Some(agent_message::Message::HeldRuns(page)) => runs.extend(page.runs),
+                    Some(agent_message::Message::Hello(hello)) => {
+                        assert_eq!(at + 1, messages, "the hello ends the opening");
+                        runs.extend(hello.runs);
+                    }
+                    other => panic!("{other:?} does not belong to an opening"),
+                }
+            }
+            let names: std::collections::BTreeSet<String> = runs
+                .iter()
+                .filter_map(|held| Some(held.run.clone()?.run?.task))
+                .collect();
+            assert_eq!((runs.len(), names.len()), (count, count));
+        }
+    }
+
+    #[test]
+    fn a_discard_is_understood_in_its_own_message_and_as_older_masters_say_it() {
+        let run = write_run_ref(
+            FrameworkId(Uuid::nil()),
+            &RunId::new(TaskId::new("t").expect("an id"), 1),
+        );
+        let now = master_message::Message::DiscardRuns(wire::DiscardRuns {
+            runs: vec![run.clone()],
+        });
+        let before = master_message::Message::KillTasks(wire::KillTasks {
+            tasks: vec![wire::KillTask {
+                run: Some(run),
+                grace_ms: None,
+                reason: "NOT_FOUND".to_owned(),
+            }],
+        });
+        for message in [now, before] {
+            let events = incoming(message);
+            assert!(
+                matches!(events.as_slice(), [Event::Discard(_)]),
+                "{events:?}"
+            );
+        }
+    }
 }

@@ -82,6 +82,8 @@ pub struct RefusalView {
     pub resources: Resources,
     /// All that was free on the agent once the declined offer was back in it.
     pub free: Resources,
+    /// Others that stand beside it: each hides by itself.
+    pub others: Vec<RefusalView>,
 }
 
 impl RefusalView {
@@ -89,7 +91,9 @@ impl RefusalView {
     /// for a plain offer, which is of all that is free.
     #[must_use]
     pub fn hides(&self, shape: Option<&Shape>, free: &Resources) -> bool {
-        self.free.contains(free) && shape.is_none_or(|shape| fit(shape, &self.resources).is_ok())
+        let by_itself = self.free.contains(free)
+            && shape.is_none_or(|shape| fit(shape, &self.resources).is_ok());
+        by_itself || self.others.iter().any(|other| other.hides(shape, free))
     }
 }
 

@@ -188,7 +188,11 @@ impl Script {
         let agent = self.agent(args.next_pos().ok_or("which agent?")?)?;
         let resources = self.view.agent(agent).ok_or("not there")?.free.clone();
         let free = resources.clone();
-        let refusal = RefusalView { resources, free };
+        let refusal = RefusalView {
+            resources,
+            free,
+            others: Vec::new(),
+        };
         self.view
             .patch(Change::Refusal(framework, role, agent, Some(refusal)));
         Ok(String::new())

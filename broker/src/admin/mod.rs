@@ -10,7 +10,7 @@
 //! feed.rs happened.rs     what changed and what happened, newest last, bounded
 //! rows.rs soft.rs         one object as a row; what the leader adds to it
 //! filter.rs token.rs      which rows are meant; where a page stopped
-//! find.rs views.rs        one object by name or prefix; pages
+//! find.rs one.rs views.rs one object by name or prefix, its row; pages
 //! cluster.rs              the cluster at a glance, its masters
 //! watch.rs                changes after a revision
 //! why.rs why/             why something waits
@@ -21,6 +21,7 @@ pub mod feed;
 pub mod filter;
 pub mod find;
 pub mod happened;
+pub mod one;
 pub mod problem;
 pub mod rows;
 pub mod soft;

@@ -7,19 +7,23 @@ use mete_model::{AgentId, FrameworkId, Inventory, RunId, Span, Status};
 use mete_proto::agent::v1::master_message::Message;
 use mete_proto::agent::v1::{MasterBeacon, Redirect, Welcome};
 use mete_proto::convert::write_run_ref;
+use mete_proto::types::v1::RunRef;
 use mete_state::command::AdmitAgent;
-use mete_state::{AgentCondition, Command, Preview, State};
+use mete_state::{AgentCondition, Command, Effect, Preview, State};
 
 use super::applied::Waiting;
-use super::dispatch::Dispatched;
+use super::dispatch::{Dispatched, discards};
 use super::offer_book::Why;
 use super::{LeaderTerm, Now, preflight};
-use crate::event::{LinkId, Monotonic};
+use crate::event::LinkId;
 use crate::request::Refusal;
 use crate::session::agent::AgentOutbox;
 
 /// Statuses of one command; more go into the next one.
 const STATUSES_OF_A_COMMAND: usize = 2_000;
+
+/// Runs to discard that stand in the welcome itself; more follow in messages of their own.
+const DISCARDS_OF_A_WELCOME: usize = 500;
 
 /// One open stream of an agent.
 #[derive(Debug)]
@@ -30,7 +34,6 @@ pub(super) struct Link {
     /// The agent behind it, once admitted.
     agent: Option<AgentId>,
     progress: u64,
-    beacon_due: Monotonic,
     /// Statuses that came since the last turn.
     statuses: Vec<(FrameworkId, Status)>,
 }
@@ -94,7 +97,6 @@ impl LeaderTerm {
             hello: hello.clone(),
             agent: None,
             progress: 0,
-            beacon_due: now.monotonic,
             statuses: Vec::new(),
         };
         self.links.insert(link, entry);
@@ -146,20 +148,31 @@ impl LeaderTerm {
         };
         let is_first = entry.agent.is_none();
         entry.agent = Some(agent);
-        entry.beacon_due = now.monotonic.after(self.timing.beacon.0);
-        let welcome = Welcome {
-            agent_id: agent.to_string(),
-            term: self.term,
-            beacon_ms: self.timing.beacon.0,
-            discard: discard
+        if is_first {
+            let mut discard: Vec<RunRef> = discard
                 .iter()
                 .map(|(framework, run)| write_run_ref(*framework, run))
-                .collect(),
-        };
-        if is_first {
-            entry
-                .outbox
-                .put(|queue| queue.push(Message::Welcome(welcome)));
+                .collect();
+            let rest = discard.split_off(discard.len().min(DISCARDS_OF_A_WELCOME));
+            let welcome = Welcome {
+                agent_id: agent.to_string(),
+                term: self.term,
+                beacon_ms: self.timing.beacon.0,
+                discard,
+            };
+            entry.outbox.put(|queue| {
+                queue.open(
+                    [Message::Welcome(welcome)]
+                        .into_iter()
+                        .chain(discards(rest)),
+                );
+            });
+            let due = now.monotonic.after(self.timing.beacon.0);
+            self.beacons.push_back((due, link));
+        }
+        if self.presence.is_awaited(agent) {
+            self.returned.insert(agent, state.revision());
+            self.tell_ready(agent, state, now);
         }
         if let Some(older) = self.presence.here(agent, link, now.monotonic)
             && older != link
@@ -173,6 +186,28 @@ impl LeaderTerm {
         }
         self.stale.agent(agent);
         self.send_owed_to_agent(agent, state);
+    }
+
+    /// Frameworks were told that the agent is awaited; that it is back is no command, so nothing
+    /// else tells them.
+    fn tell_ready(&mut self, agent: AgentId, state: &State, now: Now) {
+        let condition = AgentCondition::Ready;
+        let mut frameworks: Vec<FrameworkId> =
+            state.runs_on(agent).map(|run| run.framework).collect();
+        // Runs come by framework, so equal ones stand together.
+        frameworks.dedup();
+        let mut dispatched = Dispatched::default();
+        for framework in frameworks {
+            let effect = Effect::TellAgent {
+                framework,
+                agent,
+                condition,
+            };
+            dispatched.add(state, state.revision(), &effect);
+        }
+        for (framework, events) in dispatched.frameworks {
+            self.send_to_framework(framework, events, now);
+        }
     }
 
     /// Sends everything again that is owed to an agent. Harmless when it has it already.
@@ -193,15 +228,23 @@ impl LeaderTerm {
             let Some(link) = self.links.get(&link) else {
                 continue;
             };
-            let dropped = link.outbox.put(|queue| {
-                let mut dropped: u64 = 0;
+            let (dropped, is_owed) = link.outbox.put(|queue| {
+                let (mut dropped, mut is_owed): (u64, bool) = (0, true);
                 for message in batch.into_messages() {
+                    let discards = matches!(message, Message::DiscardRuns(_));
                     if !queue.push(message) {
                         dropped = dropped.saturating_add(1);
+                        is_owed = is_owed && !discards;
                     }
                 }
-                dropped
+                (dropped, is_owed)
             });
+            if !is_owed {
+                // The state owes no discard: the agent's next hello brings it about again.
+                let detail =
+                    "this agent does not keep up; what it was to be told follows its return";
+                link.end(&Refusal::busy(detail, Span::seconds(1)));
+            }
             self.counters.outbox_overflows = self.counters.outbox_overflows.saturating_add(dropped);
         }
     }
@@ -329,17 +372,24 @@ impl LeaderTerm {
             let detail = "an operator said that this node never comes back";
             link.end(&Refusal::new(mete_model::Code::GoneByOperator, detail));
         }
-        self.refusals.forget_agent(agent);
+        self.declines.forget_agent(agent);
+        self.returned.remove(&agent);
         self.agent_is_away(agent, now);
     }
 
     pub(super) fn send_beacons(&mut self, now: Now) {
         let next = now.monotonic.after(self.timing.beacon.0);
-        for link in self.links.values_mut() {
-            if link.agent.is_some() && link.beacon_due <= now.monotonic {
-                link.beacon_due = next;
+        while let Some((due, link)) = self.beacons.front().copied()
+            && due <= now.monotonic
+        {
+            self.beacons.pop_front();
+            // A stream that is over leaves the row.
+            if let Some(entry) = self.links.get(&link) {
                 let beacon = MasterBeacon { term: self.term };
-                link.outbox.put(|queue| queue.push(Message::Beacon(beacon)));
+                entry
+                    .outbox
+                    .put(|queue| queue.push(Message::Beacon(beacon)));
+                self.beacons.push_back((next, link));
             }
         }
     }

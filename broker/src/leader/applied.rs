@@ -13,7 +13,7 @@ use super::dispatch::Dispatched;
 use super::offer_book::Why;
 use super::streams::Opening;
 use super::{LeaderTerm, Now, Token, accept};
-use crate::event::{LinkId, ReplyTo};
+use crate::event::{LinkId, Monotonic, ReplyTo};
 use crate::machine::Done;
 use crate::output::Output;
 use crate::request::{FrameworkAction, Refusal, Refuse, Reply};
@@ -316,7 +316,7 @@ impl LeaderTerm {
             (Kind::Demand { roles }, verdict) => {
                 if changed_claims {
                     for role in &roles {
-                        self.refusals.demand_changed(caller.framework, role);
+                        self.declines.demand_changed(caller.framework, role);
                     }
                 }
                 verdict
@@ -335,10 +335,10 @@ impl LeaderTerm {
 
     pub(super) fn revived(&mut self, framework: FrameworkId, roles: &[RolePath], _now: Now) {
         if roles.is_empty() {
-            self.refusals.forget_framework(framework);
+            self.declines.forget_framework(framework);
         }
         for role in roles {
-            self.refusals.revived(framework, role);
+            self.declines.revived(framework, role);
         }
         self.stale.framework(framework);
     }
@@ -360,6 +360,7 @@ impl LeaderTerm {
                 unused.saturating_subtract(asked);
             }
         }
+        let made = self.book.last_made(&accept.offers);
         for offer in &accept.offers {
             if granted == 0 && verdicts.is_empty() && self.book.decline_accepted(*offer) {
                 self.book.decline(*offer, &accept.unused_reason, now.at);
@@ -372,9 +373,9 @@ impl LeaderTerm {
         {
             let key = (caller.framework, accept.role, accept.agent);
             let reason = &accept.unused_reason;
-            let refused = self.refused_of(state, accept.agent, unused);
-            self.refusals
-                .note(key, refused, refuse, reason, now.monotonic);
+            let given_back = self.given_back(state, accept.agent, unused, made);
+            self.declines
+                .note(key, given_back, refuse, reason, now.monotonic);
         }
         let all = accept::merge(accept.refused, verdicts);
         let refused = all
@@ -414,7 +415,7 @@ impl LeaderTerm {
             } => {
                 self.settings_changed(*framework, state, now);
                 for role in revive {
-                    self.refusals.revived(*framework, role);
+                    self.declines.revived(*framework, role);
                 }
             }
             Command::Teardown { caller } => self.framework_removed(caller.framework, now),
@@ -480,7 +481,7 @@ impl LeaderTerm {
     fn framework_removed(&mut self, framework: FrameworkId, now: Now) {
         let open = self.book.open_of_framework(framework, |_| true);
         self.rescind(&open, Why::FrameworkAway, now);
-        self.refusals.forget_framework(framework);
+        self.declines.forget_framework(framework);
         let waiting = self.orders.forget(framework);
         let detail = "the framework was ended on purpose";
         if !waiting.is_empty() {
@@ -554,17 +555,20 @@ impl LeaderTerm {
             // would be offered the same again and again while others wait.
             let key = (offer.framework, offer.role.clone(), offer.agent);
             let mut hidden = offer.resources.clone();
-            let mut refuse = Refuse::For(self.timing.offer_lifetime);
-            if let Some(before) = self.refusals.get(&key) {
-                hidden.add(&before.resources);
-                if before.until.is_none() {
-                    refuse = Refuse::UntilDemandChanges;
-                }
+            // With what it has declined there already: together they may be as much as a task.
+            let mut before = Resources::default();
+            for decline in self.declines.get(&key) {
+                let mut more = decline.resources.clone();
+                more.saturating_subtract(&before);
+                before.add(&more);
             }
+            hidden.add(&before);
+            let refuse = Refuse::For(self.timing.offer_lifetime);
             let reason = "an offer expired without an answer";
-            let refused = self.refused_of(state, offer.agent, hidden);
-            self.refusals
-                .note(key, refused, refuse, reason, now.monotonic);
+            let made = now.monotonic.0.saturating_sub(self.timing.offer_lifetime.0);
+            let given_back = self.given_back(state, offer.agent, hidden, Monotonic(made));
+            self.declines
+                .note(key, given_back, refuse, reason, now.monotonic);
             by_framework
                 .entry(offer.framework)
                 .or_default()

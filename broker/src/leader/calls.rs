@@ -8,12 +8,12 @@ use mete_state::{Caller, Command, ItemVerdict, Preview, State, Verdict};
 
 use super::accept::{self, Judged, OFFERS_OF_AN_ACCEPT};
 use super::applied::{AcceptOnTheWay, Call, Kind, Waiting};
+use super::declines::GivenBack;
 use super::offer_book::Why;
 use super::order::{Arrived, Held, Order, WINDOW};
 use super::preflight::{framework_command, operator_command};
-use super::refusals::Refused;
 use super::{LeaderTerm, Now};
-use crate::event::ReplyTo;
+use crate::event::{Monotonic, ReplyTo};
 use crate::output::Output;
 use crate::request::{Accept, FrameworkAction, OperatorAction, Refusal, Refuse, Reply, Request};
 
@@ -211,7 +211,7 @@ impl LeaderTerm {
         Done::Yes
     }
 
-    /// A revive that finds nothing suppressed still lifts refusals.
+    /// A revive that finds nothing suppressed still lifts declines.
     fn nothing_changed(&mut self, caller: Caller, kind: &Kind, now: Now) {
         if let Kind::Revive { roles } = kind {
             self.revived(caller.framework, roles, now);
@@ -366,7 +366,8 @@ impl LeaderTerm {
         state: &State,
         now: Now,
     ) -> Vec<ItemVerdict> {
-        let mut refused: BTreeMap<super::refusals::Key, Resources> = BTreeMap::new();
+        let mut given_back: BTreeMap<super::declines::Key, Resources> = BTreeMap::new();
+        let made = self.book.last_made(offers);
         let mut verdicts = Vec::with_capacity(offers.len());
         for id in offers {
             let is_ours = self
@@ -381,33 +382,38 @@ impl LeaderTerm {
             let (code, detail) = match declined {
                 Some(offer) => {
                     let key = (offer.framework, offer.role, offer.agent);
-                    refused.entry(key).or_default().add(&offer.resources);
+                    given_back.entry(key).or_default().add(&offer.resources);
                     (Code::Ok, String::new())
                 }
                 None => self.why_not_declined(caller, *id),
             };
             verdicts.push(ItemVerdict { code, detail });
         }
-        for (key, resources) in refused {
-            let refused = self.refused_of(state, key.2, resources);
-            self.refusals
-                .note(key, refused, refuse, reason, now.monotonic);
+        for (key, resources) in given_back {
+            let given_back = self.given_back(state, key.2, resources, made);
+            self.declines
+                .note(key, given_back, refuse, reason, now.monotonic);
         }
         verdicts
     }
 
     /// What was given back on an agent, with all that is free there now that it is back.
-    pub(super) fn refused_of(
+    pub(super) fn given_back(
         &self,
         state: &State,
         agent: AgentId,
         resources: Resources,
-    ) -> Refused {
+        made: Monotonic,
+    ) -> GivenBack {
         let mut free = state.free(agent).cloned().unwrap_or_default();
         if let Some(offered) = self.book.offered_of_agent(agent) {
             free.saturating_subtract(offered);
         }
-        Refused { resources, free }
+        GivenBack {
+            resources,
+            free,
+            made,
+        }
     }
 
     fn why_not_declined(&self, caller: Caller, id: OfferId) -> (Code, String) {

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mete_model::{AgentId, Code, FrameworkId, RunId, Status};
+use mete_model::{AgentId, FrameworkId, RunId, Status};
 use mete_proto::agent::v1 as agent_wire;
 use mete_proto::agent::v1::master_message::Message;
 use mete_proto::convert::{write_resources, write_run_ref, write_spec, write_status};
 use mete_proto::framework::v1 as framework_wire;
+use mete_proto::types::v1::RunRef;
 use mete_state::{AgentCondition, Effect, Run, State};
 
 /// Tasks of one message to an agent; keeps messages far below the limit of a gRPC message.
@@ -28,6 +29,7 @@ pub struct ToAgent {
     specs: BTreeMap<usize, u32>,
     bytes: usize,
     kills: Vec<agent_wire::KillTask>,
+    discards: Vec<RunRef>,
     forgets: Vec<agent_wire::ForgetStatus>,
 }
 
@@ -37,9 +39,10 @@ impl ToAgent {
         let starts = self.starts.into_iter().map(Message::StartTasks);
         let kills =
             in_parts(self.kills).map(|tasks| Message::KillTasks(agent_wire::KillTasks { tasks }));
+        let discards = discards(self.discards);
         let forgets = in_parts(self.forgets)
             .map(|items| Message::ForgetStatuses(agent_wire::ForgetStatuses { items }));
-        starts.chain(kills).chain(forgets)
+        starts.chain(kills).chain(discards).chain(forgets)
     }
 
     fn start(&mut self, state: &State, run: &Run) {
@@ -75,6 +78,11 @@ impl ToAgent {
             .saturating_add(prost::Message::encoded_len(&task));
         message.tasks.push(task);
     }
+}
+
+/// Runs that an agent must end and forget, in messages.
+pub fn discards(runs: Vec<RunRef>) -> impl Iterator<Item = Message> {
+    in_parts(runs).map(|runs| Message::DiscardRuns(agent_wire::DiscardRuns { runs }))
 }
 
 fn in_parts<T>(items: Vec<T>) -> impl Iterator<Item = Vec<T>> {
@@ -148,13 +156,8 @@ impl Dispatched {
                 .agents
                 .entry(*agent)
                 .or_default()
-                .kills
-                .push(agent_wire::KillTask {
-                    run: Some(write_run_ref(*framework, run)),
-                    grace_ms: None,
-                    // An agent ends such a run and tells nobody.
-                    reason: Code::NotFound.as_str().to_owned(),
-                }),
+                .discards
+                .push(write_run_ref(*framework, run)),
             Effect::ForgetStatuses {
                 agent,
                 framework,

@@ -11,13 +11,14 @@
 //! agents.rs presence.rs                      agents' streams
 //! streams.rs opening.rs                      frameworks' streams
 //! applied.rs dispatch.rs                     from what was applied to answers and messages
-//! view.rs round.rs offer_book.rs refusals.rs reasons.rs   who is offered what, and why not
+//! view.rs round.rs offer_book.rs declines.rs reasons.rs   who is offered what, and why not
 //! ```
 
 pub mod accept;
 mod agents;
 mod applied;
 mod calls;
+pub mod declines;
 pub mod dispatch;
 pub mod offer_book;
 pub mod opening;
@@ -25,12 +26,11 @@ pub mod order;
 pub mod preflight;
 pub mod presence;
 pub mod reasons;
-pub mod refusals;
 mod round;
 mod streams;
 pub mod view;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use mete_model::{AgentId, FrameworkId, Timestamp};
@@ -45,10 +45,10 @@ use crate::request::{Leader, Refusal, Request};
 use agents::Link;
 use applied::Waiting;
 use calls::Orders;
+use declines::Declines;
 use offer_book::OfferBook;
 use presence::Presence;
 use reasons::Reasons;
-use refusals::Refusals;
 use round::Rounds;
 use streams::Streams;
 use view::{Facts, Kept, Stale};
@@ -110,17 +110,22 @@ pub struct LeaderTerm {
     mint: Box<dyn Mint>,
     book: OfferBook,
     presence: Presence,
-    refusals: Refusals,
+    declines: Declines,
     reasons: Reasons,
     kept: Kept,
     stale: Stale,
     rounds: Rounds,
     links: BTreeMap<LinkId, Link>,
+    /// When each admitted stream is due its next beacon: the time between two is the same for all,
+    /// so the first in the row is the first that is due, and a turn looks at no other.
+    beacons: VecDeque<(Monotonic, LinkId)>,
     /// Links whose statuses came in this turn, in order of arrival.
     status_links: Vec<(LinkId, Now)>,
     /// What clients are told to dial.
     advertised: String,
     streams: Streams,
+    /// Agents that were awaited and came back, with the state's revision at that time.
+    returned: BTreeMap<AgentId, u64>,
     orders: Orders,
     waiting: BTreeMap<Token, Waiting>,
     last_token: Token,
@@ -147,7 +152,7 @@ impl LeaderTerm {
         now: Now,
     ) -> Self {
         let book = OfferBook::new(term, timing.offer_lifetime);
-        let refusals = Refusals::default();
+        let declines = Declines::default();
         let known = state
             .agents()
             .filter(|agent| agent.condition == mete_state::AgentCondition::Ready)
@@ -156,7 +161,7 @@ impl LeaderTerm {
         let kept = Kept::build(Facts {
             state,
             book: &book,
-            refusals: &refusals,
+            declines: &declines,
             agent_is_here: &|_| false,
             framework_is_here: &|_| false,
         });
@@ -167,15 +172,17 @@ impl LeaderTerm {
             mint,
             book,
             presence,
-            refusals,
+            declines,
             reasons: Reasons::default(),
             kept,
             stale: Stale::default(),
             rounds: Rounds::default(),
             links: BTreeMap::new(),
+            beacons: VecDeque::new(),
             status_links: Vec::new(),
             advertised,
             streams: Streams::begin(state, timing, now),
+            returned: BTreeMap::new(),
             orders: Orders::default(),
             waiting: BTreeMap::new(),
             // Tokens of an earlier term may still come back: never the same twice.
@@ -245,7 +252,7 @@ impl LeaderTerm {
     /// Does what time alone makes necessary.
     pub fn on_time(&mut self, state: &State, now: Now) {
         self.expire_offers(state, now);
-        self.refusals.lapse(now.monotonic);
+        self.declines.lapse(now.monotonic);
         self.refuse_gaps(state, now);
         self.send_heartbeats(state, now);
         if now.monotonic >= self.slow_again {
@@ -342,10 +349,10 @@ impl LeaderTerm {
         &self.book
     }
 
-    /// What was refused.
+    /// What was declined.
     #[must_use]
-    pub fn refusals(&self) -> &Refusals {
-        &self.refusals
+    pub fn declines(&self) -> &Declines {
+        &self.declines
     }
 
     /// Why claims wait.

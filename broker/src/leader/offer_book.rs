@@ -315,6 +315,14 @@ impl OfferBook {
         taken
     }
 
+    /// When the last of these offers that are out was made; the beginning when none is.
+    #[must_use]
+    pub fn last_made(&self, ids: &[OfferId]) -> Monotonic {
+        let booked = ids.iter().filter_map(|id| self.get(*id));
+        let made = booked.map(|booked| booked.expires.0.saturating_sub(self.lifetime.0));
+        Monotonic(made.max().unwrap_or_default())
+    }
+
     /// Open offers of an agent.
     #[must_use]
     pub fn open_of_agent(&self, agent: AgentId) -> Vec<OfferId> {

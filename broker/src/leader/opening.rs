@@ -1,7 +1,9 @@
 //! How a framework's stream begins: who it is, everything the state knows of it in pages, the end
-//! of that. Also the form in which a run is shown, here and by `Reconcile`.
+//! of that; to a process that goes on, only what it may not know. Also the form in which a run is shown, here and by `Reconcile`.
 
-use mete_model::FrameworkId;
+use std::collections::BTreeMap;
+
+use mete_model::{AgentId, FrameworkId};
 use mete_proto::convert::{write_claim, write_phase, write_resources, write_run, write_status};
 use mete_proto::framework::v1::{
     AgentCondition as WireCondition, Event, RunStatus, Snapshot, SnapshotEnd, Subscribed, event,
@@ -18,20 +20,63 @@ const PAGE_BYTES: usize = 1 << 20;
 /// The largest message that is sent or taken.
 pub const MESSAGE_BYTES: u64 = 4 << 20;
 
+/// What the leader knows beside the state, and what the framework has seen already.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    /// Known as ready and not back since this leader took over.
+    pub is_recovering: &'a dyn Fn(AgentId) -> bool,
+    /// Agents that came back to this leader, with the state's revision at that time.
+    pub returned: &'a BTreeMap<AgentId, u64>,
+    /// Runs that have not changed since this revision are left out; `None` = none is.
+    pub since: Option<u64>,
+}
+
+impl std::fmt::Debug for Seen<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seen")
+            .field("since", &self.since)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Seen<'_> {
+    /// Says whether the framework may not know the run as it is. What happened at the very revision
+    /// may have reached it in part.
+    fn is_news(self, state: &State, run: &Run) -> bool {
+        let Some(since) = self.since else {
+            return true;
+        };
+        let ready = |agent: &mete_state::Agent| {
+            agent.condition == AgentCondition::Ready
+                && agent.revision < since
+                && !(self.is_recovering)(agent.id)
+                && self.returned.get(&agent.id).is_none_or(|at| *at < since)
+        };
+        run.revision >= since
+            || run.unacknowledged().next().is_some()
+            || !state.agent(run.agent).is_some_and(ready)
+    }
+}
+
 /// The opening events of a stream, complete at the state's revision.
 pub fn opening(
     state: &State,
     subscribed: Subscribed,
     framework: FrameworkId,
-    is_recovering: &dyn Fn(mete_model::AgentId) -> bool,
+    seen: Seen<'_>,
 ) -> Vec<Event> {
     let revision = state.revision();
+    let is_recovering = seen.is_recovering;
     let mut pages = Pages::default();
     for run in state.runs(framework) {
+        if !seen.is_news(state, run) {
+            continue;
+        }
         let shown = write_run_status(state, run, is_recovering);
         pages.grow(shown.encoded_len());
         pages.last.runs.push(shown);
     }
+    // Always all of them: they are few beside the runs.
     for record in state.claims(framework) {
         let shown = write_claim_status(record);
         pages.grow(shown.encoded_len());

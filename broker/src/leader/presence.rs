@@ -13,6 +13,9 @@ use crate::event::{LinkId, Monotonic};
 /// The longest time the window for returning agents stretches to.
 const LONGEST_WINDOW: u64 = 120_000;
 
+/// The longest that a stream is told to wait before it comes again.
+const LONGEST_WAIT: u64 = 60_000;
+
 /// How many streams may be admitted in a burst, in parts of a second's worth.
 const BURST_PARTS: u64 = 4;
 
@@ -55,6 +58,8 @@ pub struct Presence {
     tokens: u64,
     tokens_at: Monotonic,
     last_turned_away: Option<Monotonic>,
+    /// Up to when places are given to streams that were turned away, in microseconds.
+    places_until: u64,
 }
 
 impl Presence {
@@ -69,13 +74,15 @@ impl Presence {
             tokens: Self::most_tokens(timing),
             tokens_at: began,
             last_turned_away: None,
+            places_until: 0,
         }
     }
 
     /// May one more stream be admitted now? Otherwise: come again in so many milliseconds.
     ///
     /// # Errors
-    /// The time to come again, spread by how many were turned away already.
+    /// The time to come again: each that is turned away gets a place of its own behind those before
+    /// it, at the rate of admissions. Told the same time, all would come at once, again and again.
     pub fn admit(&mut self, now: Monotonic) -> Result<(), u64> {
         let rate = self.timing.admissions_per_second.max(1);
         let earned = now.since(self.tokens_at).saturating_mul(rate);
@@ -89,7 +96,11 @@ impl Presence {
             return Ok(());
         }
         self.last_turned_away = Some(now);
-        Err(1000_u64.div_ceil(BURST_PARTS))
+        let place = 1_000_000_u64.div_ceil(rate);
+        let now = now.0.saturating_mul(1000);
+        self.places_until = self.places_until.max(now).saturating_add(place);
+        let wait = self.places_until.saturating_sub(now).div_ceil(1000);
+        Err(wait.min(LONGEST_WAIT))
     }
 
     fn most_tokens(timing: Timing) -> u64 {
@@ -235,6 +246,27 @@ mod tests {
         assert!(presence.is_awaited(agent(2)));
         assert!(presence.overdue(Monotonic(15_499)).is_empty());
         assert_eq!(presence.overdue(Monotonic(15_500)), [agent(2)]);
+    }
+
+    #[test]
+    fn a_herd_that_comes_when_it_is_told_is_in_at_the_rate_and_asks_a_few_times_only() {
+        const HERD: u64 = 50_000;
+        let mut presence = Presence::new(TIMING, Monotonic(0), std::iter::empty());
+        let mut coming: std::collections::BTreeMap<u64, u64> =
+            std::collections::BTreeMap::from([(0, HERD)]);
+        let (mut asked, mut last) = (0, 0);
+        while let Some((now, count)) = coming.pop_first() {
+            for _ in 0..count {
+                asked += 1;
+                last = now;
+                if let Err(wait) = presence.admit(Monotonic(now)) {
+                    *coming.entry(now + wait).or_default() += 1;
+                }
+            }
+        }
+        let least = HERD * 1000 / TIMING.admissions_per_second;
+        assert!(last <= least + least / 10, "the last is in after {last} ms");
+        assert!(asked <= 3 * HERD, "{asked} hellos for {HERD} agents");
     }
 
     #[test]

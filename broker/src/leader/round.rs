@@ -74,13 +74,13 @@ impl LeaderTerm {
 
     fn patch(&mut self, state: &State, patching: Patching) {
         self.stale.touched(self.book.take_touched());
-        self.stale.refused(self.refusals.take_touched());
+        self.stale.declined(self.declines.take_touched());
         let stale = std::mem::take(&mut self.stale);
         let (presence, streams) = (&self.presence, &self.streams);
         let facts = Facts {
             state,
             book: &self.book,
-            refusals: &self.refusals,
+            declines: &self.declines,
             agent_is_here: &|agent| presence.link(agent).is_some(),
             framework_is_here: &|framework| streams.is_here(framework),
         };

@@ -11,7 +11,7 @@ use mete_state::{Command, Preview, State, Verdict};
 use super::applied::Waiting;
 use super::dispatch::ToFramework;
 use super::offer_book::Why;
-use super::opening::{MESSAGE_BYTES, opening};
+use super::opening::{MESSAGE_BYTES, Seen, opening};
 use super::{LeaderTerm, Now};
 use crate::config::Timing;
 use crate::event::{Monotonic, StreamId, SubscribeRequest, SubscribeTo};
@@ -36,6 +36,15 @@ pub(super) struct Opening {
     pub(super) stream: StreamId,
     pub(super) outbox: Arc<FrameworkOutbox>,
     pub(super) reply: SubscribeTo,
+    /// What the process goes on from, if it is not a new one.
+    pub(super) resume: Option<Resume>,
+}
+
+/// The process that goes on, and what it has seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resume {
+    incarnation: u64,
+    revision: u64,
 }
 
 /// All streams of a term.
@@ -88,6 +97,17 @@ fn end_outbox(outbox: &FrameworkOutbox, why: &Refusal) {
     });
 }
 
+/// From which revision on a process must be told; `None` = from the beginning.
+///
+/// Every record in the state carries the revision of its last change, so any revision will do that
+/// this state has passed. What is no longer in the state the process itself has taken out of it: a
+/// run leaves when its end is acknowledged, which only the present incarnation can do. Another
+/// process, or one that has seen more than there is, gets everything.
+fn since(resume: Option<Resume>, incarnation: u64, state: &State) -> Option<u64> {
+    let resume = resume.filter(|resume| resume.incarnation == incarnation)?;
+    (resume.revision <= state.revision()).then_some(resume.revision)
+}
+
 impl LeaderTerm {
     pub(super) fn subscribe(
         &mut self,
@@ -98,10 +118,15 @@ impl LeaderTerm {
         state: &State,
         now: Now,
     ) {
+        let (incarnation, revision) = (request.incarnation, request.resume_revision);
         let opening = Opening {
             stream,
             outbox,
             reply,
+            resume: (incarnation > 0 && revision > 0).then_some(Resume {
+                incarnation,
+                revision,
+            }),
         };
         let known = state.framework_of_name(&request.principal, &request.name);
         let command = Command::Subscribe(Subscribe {
@@ -166,6 +191,7 @@ impl LeaderTerm {
                 .outbox
                 .put(crate::session::framework::FrameworkQueue::close);
         }
+        let since = since(opened.resume, incarnation, state);
         let subscribed = Subscribed {
             framework_id: framework.to_string(),
             incarnation,
@@ -173,11 +199,15 @@ impl LeaderTerm {
             heartbeat_ms: self.timing.heartbeat.0,
             known: *known,
             max_message_bytes: MESSAGE_BYTES,
-            changes_only: false,
+            changes_only: since.is_some(),
         };
         let presence = &self.presence;
-        let is_recovering = |agent| presence.is_awaited(agent);
-        let events = opening(state, subscribed, framework, &is_recovering);
+        let seen = Seen {
+            is_recovering: &|agent| presence.is_awaited(agent),
+            returned: &self.returned,
+            since,
+        };
+        let events = opening(state, subscribed, framework, seen);
         opened.outbox.put(|queue| queue.open(events));
         self.streams.awaited.remove(&framework);
         self.streams.by_framework.insert(framework, opened.stream);
@@ -289,7 +319,7 @@ impl LeaderTerm {
                 ToFramework::End => {
                     let detail = "the framework was ended on purpose";
                     self.end_stream(framework, &Refusal::new(Code::TornDown, detail), now);
-                    self.refusals.forget_framework(framework);
+                    self.declines.forget_framework(framework);
                 }
             }
         }

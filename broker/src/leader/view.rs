@@ -13,8 +13,8 @@ use mete_model::quota::Charge;
 use mete_model::{AgentId, ClaimId, FrameworkId, RolePath};
 use mete_state::{AgentCondition, Change, State};
 
+use super::declines::{Decline, Declines, Key};
 use super::offer_book::{OfferBook, Touched};
-use super::refusals::{Key, Refusals};
 
 /// What the view is worked out from, beside the state.
 #[derive(Clone, Copy)]
@@ -23,8 +23,8 @@ pub struct Facts<'a> {
     pub state: &'a State,
     /// What is offered.
     pub book: &'a OfferBook,
-    /// What was refused.
-    pub refusals: &'a Refusals,
+    /// What was declined.
+    pub declines: &'a Declines,
     /// Agents whose stream is open.
     pub agent_is_here: &'a dyn Fn(AgentId) -> bool,
     /// Frameworks whose stream is open.
@@ -44,7 +44,7 @@ pub struct Stale {
     frameworks: BTreeSet<FrameworkId>,
     roles: BTreeSet<RolePath>,
     claims: BTreeSet<(FrameworkId, ClaimId)>,
-    refusals: BTreeSet<Key>,
+    declines: BTreeSet<Key>,
     /// Frameworks that came back, changed their settings, or have less out than before.
     relieved: BTreeSet<FrameworkId>,
 }
@@ -79,9 +79,9 @@ impl Stale {
         self.claims.extend(touched.claims);
     }
 
-    /// Notes refusals that were made or lifted.
-    pub fn refused(&mut self, keys: BTreeSet<Key>) {
-        self.refusals.extend(keys);
+    /// Notes declines that were made or lifted.
+    pub fn declined(&mut self, keys: BTreeSet<Key>) {
+        self.declines.extend(keys);
     }
 
     /// Notes that an agent's stream has opened or closed.
@@ -157,12 +157,10 @@ impl Kept {
             better.claims.push((framework, claim.clone()));
             self.view.patch(Patch::Claim(framework, claim, value));
         }
-        for key in stale.refusals {
+        for key in stale.declines {
             let value = refusal_view(facts, &key);
-            if value.is_none() {
-                // Lifted: what was hidden may be offered.
-                better.frameworks.push(key.0);
-            }
+            // Lifted, maybe: what was hidden may be offered.
+            better.frameworks.push(key.0);
             self.view.patch(Patch::Refusal(key.0, key.1, key.2, value));
         }
         better
@@ -229,7 +227,8 @@ pub fn everything(facts: Facts<'_>) -> Vec<Patch> {
             patches.push(Patch::Agent(agent.id, value));
         }
     }
-    for (key, _) in facts.refusals.iter() {
+    let keys: BTreeSet<&Key> = facts.declines.iter().map(|(key, _)| key).collect();
+    for key in keys {
         let value = refusal_view(facts, key);
         let (framework, role, agent) = key.clone();
         patches.push(Patch::Refusal(framework, role, agent, value));
@@ -304,9 +303,14 @@ fn claim_view(facts: Facts<'_>, framework: FrameworkId, id: &ClaimId) -> Option<
 }
 
 fn refusal_view(facts: Facts<'_>, key: &Key) -> Option<RefusalView> {
-    let refusal = facts.refusals.get(key)?;
+    let one = |decline: &Decline| RefusalView {
+        resources: decline.resources.clone(),
+        free: decline.free.clone(),
+        others: Vec::new(),
+    };
+    let (last, others) = facts.declines.get(key).split_last()?;
     Some(RefusalView {
-        resources: refusal.resources.clone(),
-        free: refusal.free.clone(),
+        others: others.iter().map(one).collect(),
+        ..one(last)
     })
 }

@@ -29,7 +29,7 @@ pub use config::{Config, Encoding, Timers};
 pub use machine::{Image, Machine, RestoreError};
 pub use open::OpenError;
 pub use turn::{
-    Applied, Input, Outgoing, Peer, Progress, Proposal, Received, Refusal, Role, Standing, Token,
+    Applied, Input, NotLogged, Outgoing, Peer, Progress, Proposal, Received, Role, Standing, Token,
     Transfer,
 };
 pub use wire::{FRAME_LIMIT, FrameError};
@@ -181,9 +181,9 @@ impl<M: Machine> Replica<M> {
         let refusal = if !leads {
             Some(self.not_leader())
         } else if self.store.space_low() {
-            Some(Refusal::SpaceLow)
+            Some(NotLogged::SpaceLow)
         } else if self.proposals.len() + proposals.len() > WAITING_LIMIT {
-            Some(Refusal::Busy)
+            Some(NotLogged::Busy)
         } else {
             None
         };
@@ -202,7 +202,7 @@ impl<M: Machine> Replica<M> {
             if bytes > limit {
                 progress
                     .refused
-                    .push((token, Refusal::TooLarge { bytes, limit }));
+                    .push((token, NotLogged::TooLarge { bytes, limit }));
                 continue;
             }
             tokens.push(token);
@@ -218,7 +218,7 @@ impl<M: Machine> Replica<M> {
                 tracing::debug!(%error, "proposals refused");
                 progress
                     .refused
-                    .extend(tokens.into_iter().map(|token| (token, Refusal::Busy)));
+                    .extend(tokens.into_iter().map(|token| (token, NotLogged::Busy)));
             }
         }
     }
@@ -234,7 +234,7 @@ impl<M: Machine> Replica<M> {
             return;
         }
         if self.change.is_some() || self.members.check(change).is_err() {
-            progress.refused.push((token, Refusal::ChangePending));
+            progress.refused.push((token, NotLogged::ChangePending));
             return;
         }
         let (index, term) = (
@@ -246,7 +246,7 @@ impl<M: Machine> Replica<M> {
             .propose_conf_change(Vec::new(), wire::change(change))
         {
             Ok(()) => self.change = Some((index, term, token)),
-            Err(_) => progress.refused.push((token, Refusal::Busy)),
+            Err(_) => progress.refused.push((token, NotLogged::Busy)),
         }
     }
 
@@ -319,9 +319,9 @@ impl<M: Machine> Replica<M> {
         self.node.raft.state == StateRole::Leader
     }
 
-    fn not_leader(&self) -> Refusal {
+    fn not_leader(&self) -> NotLogged {
         let Standing { leader, term, .. } = self.look_at_standing();
-        Refusal::NotLeader { leader, term }
+        NotLogged::NotLeader { leader, term }
     }
 
     fn look_at_standing(&self) -> Standing {

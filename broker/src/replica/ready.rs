@@ -10,7 +10,7 @@ use raft::StateRole;
 use crate::replica::Replica;
 use crate::replica::machine::Machine;
 use crate::replica::snapshot;
-use crate::replica::turn::{Applied as AppliedEntry, Outgoing, Progress, Refusal};
+use crate::replica::turn::{Applied as AppliedEntry, NotLogged, Outgoing, Progress};
 use crate::replica::wire::{self, RaftEntry, RaftMessage, RaftSnapshot};
 use crate::store::{Applied, Entry, Fault, Manifest};
 
@@ -146,7 +146,7 @@ impl<M: Machine> Replica<M> {
             let token = self.change.take().map(|(_, _, token)| token);
             progress
                 .refused
-                .extend(token.map(|token| (token, Refusal::ChangePending)));
+                .extend(token.map(|token| (token, NotLogged::ChangePending)));
             return Ok(());
         }
         let token = self.proposals.take(index, term, &mut progress.unknown);

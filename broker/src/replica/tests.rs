@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::replica::membership::Change;
 use crate::replica::tests::net::{CLUSTER, Journal, Net, config};
-use crate::replica::{Input, OpenError, Proposal, Refusal, Replica, Role};
+use crate::replica::{Input, NotLogged, OpenError, Proposal, Replica, Role};
 use crate::store::{FaultPlan, MemoryDisk, MemoryStore};
 
 fn lines(prefix: &str, count: usize) -> Vec<String> {
@@ -118,7 +118,7 @@ fn a_follower_refuses_a_proposal_and_names_the_leader() {
     let term = net.replicas[&leader].standing().term;
     let expected = (
         tokens[0],
-        Refusal::NotLeader {
+        NotLogged::NotLeader {
             leader: Some(leader),
             term,
         },
@@ -339,7 +339,7 @@ fn a_second_change_while_one_is_pending_is_refused() {
     );
     net.settle();
 
-    assert_eq!(net.told.refused, [(901, Refusal::ChangePending)]);
+    assert_eq!(net.told.refused, [(901, NotLogged::ChangePending)]);
     assert_eq!(net.replicas[&leader].members().learners, [8]);
 }
 
@@ -354,7 +354,7 @@ fn a_nearly_full_disk_refuses_new_commands_and_takes_them_again_later() {
     net.disks[&7].set_faults(FaultPlan::default());
     let taken = net.propose(7, &["room"]);
 
-    assert_eq!(net.told.refused, [(refused[0], Refusal::SpaceLow)]);
+    assert_eq!(net.told.refused, [(refused[0], NotLogged::SpaceLow)]);
     assert!(net.told.done().contains(&taken[0]));
 }
 
@@ -376,7 +376,7 @@ fn a_command_above_the_limit_is_refused_and_its_neighbours_are_not() {
         },
     );
 
-    let refusal = Refusal::TooLarge {
+    let refusal = NotLogged::TooLarge {
         bytes: limit + 1,
         limit,
     };

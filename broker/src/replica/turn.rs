@@ -89,7 +89,7 @@ pub struct Progress<O> {
     /// Commands applied in log order, also those that other replicas proposed.
     pub applied: Vec<Applied<O>>,
     /// Proposals that were not taken: nothing was logged.
-    pub refused: Vec<(Token, Refusal)>,
+    pub refused: Vec<(Token, NotLogged)>,
     /// Proposals taken while leading whose fate this replica cannot tell any more. They may or may
     /// not commit: the caller must ask again with the same key.
     pub unknown: Vec<Token>,
@@ -136,9 +136,9 @@ pub struct Applied<O> {
     pub outcome: Option<O>,
 }
 
-/// Why a proposal was not taken.
+/// Why a proposal was not logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum NotLogged {
     /// This replica does not lead; `leader` does, as far as it knows.
     NotLeader {
         /// The leader's node id.

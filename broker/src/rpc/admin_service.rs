@@ -10,7 +10,7 @@ use mete_proto::convert::{
     At, Faults, read_amount, read_role, read_roles, read_run_ref, read_text, whole, write_run,
 };
 use mete_proto::types::v1::Verdict as WireVerdict;
-use mete_state::{Change, ItemVerdict, Verdict};
+use mete_state::{ItemVerdict, Verdict};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -18,9 +18,8 @@ use super::feed_stream::{Answers, NotTaken, Sink, stream};
 use super::problem::from_problem;
 use super::status;
 use crate::admin::filter::Filter;
-use crate::admin::rows::RoleSums;
 use crate::admin::watch::{Watch, cut};
-use crate::admin::{Feed, Problem, cluster, find, rows, soft, views};
+use crate::admin::{Feed, Problem, cluster, one, views};
 use crate::handle::Handle;
 use crate::request::{OperatorAction, Reply};
 use crate::security::identity;
@@ -71,49 +70,6 @@ impl Admin {
             Reply::Applied { revision, verdict } => Ok((revision, verdict)),
             Reply::Offers { .. } | Reply::ReadAt { .. } | Reply::HandedOver { .. } => Err(odd()),
         }
-    }
-
-    fn found(&self, kind: wire::Kind, field: &str, name: &str) -> Result<Change, Status> {
-        if name.is_empty() {
-            return Err(status::invalid_field(field, "must be given"));
-        }
-        find::find(&self.handle.state(), kind, name).map_err(|problem| from_problem(&problem))
-    }
-
-    async fn get_offer(&self, name: &str) -> Result<wire::GetResponse, Problem> {
-        let id: OfferId = name.parse().map_err(|error: mete_model::text::BadText| {
-            Problem::field("name", error.to_string())
-        })?;
-        let Some(offer) = soft::offer(&self.handle, id).await? else {
-            return Err(Problem::not_found("open offer", name));
-        };
-        let state = self.handle.state();
-        Ok(wire::GetResponse {
-            revision: state.revision(),
-            object: Some(soft::offer_row(&state, &offer)),
-        })
-    }
-
-    async fn get_object(&self, kind: wire::Kind, name: &str) -> Result<wire::GetResponse, Problem> {
-        let (change, object, revision) = {
-            let state = self.handle.state();
-            let change = find::find(&state, kind, name)?;
-            let sums = if kind == wire::Kind::Role {
-                RoleSums::of(&state)
-            } else {
-                RoleSums::default()
-            };
-            let object = rows::resolve(&state, &self.feed, &change, &sums)
-                .ok_or_else(|| Problem::not_found(find::word(kind), name))?;
-            (change, object, state.revision())
-        };
-        let mut objects = [object];
-        soft::add(&self.handle, vec![change], &mut objects).await?;
-        let [object] = objects;
-        Ok(wire::GetResponse {
-            revision,
-            object: Some(object),
-        })
     }
 }
 
@@ -194,11 +150,7 @@ impl AdminService for Admin {
             Some(kind)
         });
         let kind = kind.map_err(invalid)?;
-        let answer = if kind == wire::Kind::Offer {
-            self.get_offer(&request.name).await
-        } else {
-            self.get_object(kind, &request.name).await
-        };
+        let answer = one::get(&self.handle, &self.feed, kind, &request.name).await;
         answer
             .map(Response::new)
             .map_err(|problem| from_problem(&problem))
@@ -335,10 +287,8 @@ impl AdminService for Admin {
             Some((suppress?, revive?))
         });
         let (suppress, revive) = lists.map_err(invalid)?;
-        let found = self.found(wire::Kind::Framework, "framework", &request.framework)?;
-        let Change::Framework(framework) = found else {
-            return Err(odd());
-        };
+        let framework = one::framework(&self.handle, "framework", &request.framework)
+            .map_err(|problem| from_problem(&problem))?;
         let action = OperatorAction::SuppressFramework {
             framework,
             suppress,
@@ -353,18 +303,14 @@ impl AdminService for Admin {
         request: Request<wire::RemoveFrameworkRequest>,
     ) -> Result<Response<wire::RemoveFrameworkResponse>, Status> {
         let (metadata, _, request) = request.into_parts();
-        let found = self.found(wire::Kind::Framework, "framework", &request.framework)?;
-        let Change::Framework(framework) = found else {
-            return Err(odd());
-        };
+        let framework = one::framework(&self.handle, "framework", &request.framework)
+            .map_err(|problem| from_problem(&problem))?;
         let action = OperatorAction::RemoveFramework { framework };
         let (revision, verdict) = self.applied(&metadata, action, request.dry_run).await?;
         let killing = if let Verdict::TornDown(killing) = verdict {
             killing
         } else {
-            let state = self.handle.state();
-            let live = state.runs(framework).filter(|run| !run.phase.is_terminal());
-            live.map(|run| run.id.clone()).take(ITEMS).collect()
+            one::still_ending(&self.handle, framework)
         };
         Ok(Response::new(wire::RemoveFrameworkResponse {
             revision,
@@ -420,10 +366,9 @@ impl AdminService for Admin {
         request: Request<wire::RemoveNodeRequest>,
     ) -> Result<Response<wire::RemoveNodeResponse>, Status> {
         let (metadata, _, request) = request.into_parts();
-        let Change::Agent(agent) = self.found(wire::Kind::Node, "node", &request.node)? else {
-            return Err(odd());
-        };
-        let runs = self.handle.state().runs_on(agent).count();
+        let agent = one::node(&self.handle, "node", &request.node)
+            .map_err(|problem| from_problem(&problem))?;
+        let runs = one::runs_on(&self.handle, agent);
         let action = OperatorAction::RemoveNode { agent };
         let (revision, _) = self.applied(&metadata, action, request.dry_run).await?;
         Ok(Response::new(wire::RemoveNodeResponse {

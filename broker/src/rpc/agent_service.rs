@@ -55,21 +55,7 @@ impl AgentService for Agents {
         request: Request<Streaming<wire::AgentMessage>>,
     ) -> Result<Response<Messages>, Status> {
         let mut incoming = request.into_inner();
-        let hello = match incoming.message().await? {
-            Some(wire::AgentMessage {
-                message: Some(wire::agent_message::Message::Hello(hello)),
-            }) => hello,
-            Some(_) => {
-                let fault = "the first message of the stream must be a hello";
-                return Err(status::invalid_field("hello", fault));
-            }
-            None => {
-                return Err(status::invalid_field(
-                    "hello",
-                    "the stream ended without one",
-                ));
-            }
-        };
+        let hello = first_words(&mut incoming).await?;
         let hello = read_hello(hello).map_err(|faults| status::invalid(&faults))?;
         let outbox = Outbox::new(AgentQueue::new(OUTBOX_BYTES));
         let (link, listener) = self.handle.new_link();
@@ -81,6 +67,36 @@ impl AgentService for Agents {
             incoming: Some(Box::pin(take_in(incoming, link, handle))),
             outgoing: reader,
         })))
+    }
+}
+
+/// The hello, with the runs of all pages that came before it.
+async fn first_words(incoming: &mut Streaming<wire::AgentMessage>) -> Result<wire::Hello, Status> {
+    use wire::agent_message::Message;
+    let mut runs: Vec<wire::HeldRun> = Vec::new();
+    loop {
+        let Some(message) = incoming.message().await? else {
+            let fault = "the stream ended without one";
+            return Err(status::invalid_field("hello", fault));
+        };
+        match message.message {
+            Some(Message::Hello(mut hello)) => {
+                runs.append(&mut hello.runs);
+                return Ok(wire::Hello { runs, ..hello });
+            }
+            Some(Message::HeldRuns(mut page)) => {
+                runs.append(&mut page.runs);
+                if runs.len() > MOST_RUNS {
+                    let fault = format!("there are more than the {MOST_RUNS} permitted");
+                    return Err(status::invalid_field("held_runs", fault));
+                }
+            }
+            Some(Message::Statuses(_) | Message::Beacon(_) | Message::Inventory(_)) | None => {
+                let fault = "the first message of the stream must be a hello, after pages of \
+                             held runs if there are any";
+                return Err(status::invalid_field("hello", fault));
+            }
+        }
     }
 }
 
@@ -112,6 +128,12 @@ fn read_message(link: LinkId, message: wire::agent_message::Message) -> Result<E
             return Err(status::invalid_field(
                 "hello",
                 "a second one; open a new stream instead",
+            ));
+        }
+        Message::HeldRuns(_) => {
+            return Err(status::invalid_field(
+                "held_runs",
+                "a page after the hello; open a new stream instead",
             ));
         }
         Message::Statuses(statuses) => Event::AgentStatuses {

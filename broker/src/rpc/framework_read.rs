@@ -84,6 +84,7 @@ pub(super) fn subscribe(
             principal,
             name: request.name,
             incarnation: request.incarnation,
+            resume_revision: request.resume_revision,
             settings: settings?,
         })
     })

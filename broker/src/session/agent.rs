@@ -1,7 +1,7 @@
 //! What waits to be sent to one agent.
 //!
-//! Everything in here is owed by the state (starts, kills) or harmless to lose (forgets, beacons):
-//! a message that finds no room is dropped and the queue remembers it, so that the loop sends what
+//! Everything in here is owed by the state (starts, kills) or harmless to lose (forgets, beacons;
+//! discards, if the stream ends with them): a message that finds no room is dropped and the queue remembers it, so that the loop sends what
 //! is owed again once the reader has caught up.
 
 use std::collections::VecDeque;
@@ -35,6 +35,19 @@ impl AgentQueue {
             lagging: false,
             drained: false,
             ended: false,
+        }
+    }
+
+    /// Queues the first messages of the stream. Bounded by what the agent has said it holds, not by
+    /// bytes: the state does not owe them, so none may be dropped.
+    pub fn open(&mut self, messages: impl IntoIterator<Item = Message>) {
+        if self.ended {
+            return;
+        }
+        for message in messages {
+            let bytes = message.encoded_len();
+            self.bytes = self.bytes.saturating_add(bytes);
+            self.waiting.push_back((message, bytes));
         }
     }
 

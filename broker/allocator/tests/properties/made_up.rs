@@ -165,7 +165,11 @@ pub(crate) fn change(bytes: &[u8; 8]) -> Change {
             } else {
                 crate::made_up::resources([bytes[4], bytes[5], bytes[6], bytes[3]])
             };
-            let refusal = (!removes).then_some(RefusalView { resources, free });
+            let refusal = (!removes).then_some(RefusalView {
+                resources,
+                free,
+                others: Vec::new(),
+            });
             Change::Refusal(framework_id, role(bytes[2]), agent_id, refusal)
         }
     }

@@ -78,9 +78,9 @@ async fn offers(handle: &Handle, id: FrameworkId) -> Result<Option<Offers>, Prob
         let leader = master.leader()?;
         let now = master.now().at;
         let hidden = leader
-            .refusals()
+            .declines()
             .of_framework(id)
-            .map(|((_, _, agent), refusal)| (*agent, refusal.reason.clone()));
+            .map(|((_, _, agent), decline)| (*agent, decline.reason.clone()));
         let ended = leader.book().history();
         let last = ended
             .filter(|ended| ended.offer.framework == id)

@@ -1,8 +1,8 @@
 //! Agents and frameworks that go away, come back, or are replaced.
 
-use mete_model::Code;
+use mete_model::{Code, TaskPhase};
 use mete_proto::agent::v1::master_message::Message;
-use mete_proto::framework::v1::event;
+use mete_proto::framework::v1::{self as wire, event};
 use mete_state::AgentCondition;
 use tokio::sync::oneshot;
 
@@ -254,4 +254,105 @@ fn a_herd_of_agents_is_admitted_at_the_rate_and_the_rest_is_told_when_to_come() 
         turned_away, 750,
         "a burst of a quarter of a second's worth is admitted"
     );
+}
+
+/// Runs in a stream's opening, and whether it says that it holds changes only.
+fn opened(framework: &Framework) -> (Vec<String>, bool) {
+    let (mut names, mut changes_only) = (Vec::new(), false);
+    for heard in framework.hears() {
+        match heard.event {
+            Some(event::Event::Subscribed(subscribed)) => changes_only = subscribed.changes_only,
+            Some(event::Event::Snapshot(page)) => {
+                let tasks = page.runs.into_iter().filter_map(|run| Some(run.run?.task));
+                names.extend(tasks);
+            }
+            _ => {}
+        }
+    }
+    (names, changes_only)
+}
+
+#[test]
+fn a_process_that_comes_back_is_told_only_what_it_may_not_know() {
+    let mut world = World::new();
+    let agent = world.agent("n1", 8000);
+    let mut framework = world.framework("f", &["a"]);
+    world.demand(&mut framework, vec![claim("c", "a", 500, 3)]);
+    let offers = framework.offers();
+    let launches = ["still", "moves", "open"].map(|name| launch(name, "c", 500));
+    world.accept(&mut framework, &[offers[0].0], launches.into());
+    for name in ["still", "open"] {
+        world.status(&agent, framework.id, status(name, 1, TaskPhase::Running));
+    }
+    let items = vec![(run("still"), 1)];
+    world
+        .call(&mut framework, FrameworkAction::Acknowledge { items })
+        .unwrap();
+    world.suppress(&mut framework, &["a"], true);
+    let seen = world.master.read_state(mete_state::State::revision);
+    // What the process does not see: its stream is gone.
+    world.status(&agent, framework.id, status("moves", 1, TaskPhase::Running));
+
+    let incarnation = framework.incarnation;
+    let mut resume = |incarnation, revision| {
+        let resumed = world.try_resume("f", &["a"], incarnation, revision);
+        opened(&resumed.unwrap())
+    };
+    let all: Vec<String> = ["moves", "open", "still"].map(str::to_owned).into();
+    let (names, changes_only) = resume(incarnation, seen);
+    assert_eq!(
+        names,
+        ["moves", "open"],
+        "the changed one and the unacknowledged one"
+    );
+    assert!(changes_only);
+    assert_eq!(resume(incarnation, 0), (all.clone(), false), "saw nothing");
+    assert_eq!(
+        resume(incarnation, u64::MAX),
+        (all.clone(), false),
+        "saw what never was here"
+    );
+    assert_eq!(resume(0, seen), (all, false), "a new process knows nothing");
+}
+
+#[test]
+fn an_agent_that_is_awaited_and_comes_back_is_told_to_the_frameworks_on_it() {
+    let mut world = World::new();
+    let agent = world.agent("n1", 8000);
+    let mut framework = world.framework("f", &["a"]);
+    world.demand(&mut framework, vec![claim("c", "a", 1000, 1)]);
+    let offers = framework.offers();
+    world.accept(&mut framework, &[offers[0].0], vec![launch("t", "c", 1000)]);
+    world.status(&agent, framework.id, status("t", 1, TaskPhase::Running));
+    let items = vec![(run("t"), 1)];
+    world
+        .call(&mut framework, FrameworkAction::Acknowledge { items })
+        .unwrap();
+
+    let mut world = world.restart();
+    let (incarnation, seen) = (
+        framework.incarnation,
+        world.master.read_state(mete_state::State::revision),
+    );
+    let early = world.try_resume("f", &["a"], incarnation, seen).unwrap();
+    assert_eq!(
+        opened(&early),
+        (vec!["t".to_owned()], true),
+        "it is awaited now"
+    );
+    let held = vec![mete_state::command::HeldRun {
+        framework: framework.id,
+        run: run("t"),
+        phase: TaskPhase::Running,
+        last_sequence: 1,
+    }];
+    let _agent = world.agent_back(agent, 8000, held);
+    let ready = early.hears().into_iter().any(|heard| {
+        matches!(heard.event, Some(event::Event::AgentChanged(changed))
+            if changed.condition == i32::from(wire::AgentCondition::Ready))
+    });
+    assert!(ready, "the framework hears that the agent is back");
+    // A stream that was lost at that moment learns it from the next one.
+    let late = world.try_resume("f", &["a"], incarnation, seen).unwrap();
+    assert_eq!(opened(&late).0, ["t"]);
 }

@@ -133,6 +133,43 @@ fn a_refusal_hides_no_more_than_was_refused_until_demand_changes() {
 }
 
 #[test]
+fn a_short_decline_does_not_end_a_long_one_of_the_same_agent() {
+    let mut world = World::new();
+    let mut agent = world.agent("n1", 8000);
+    let mut framework = world.framework("f", &["a"]);
+    world.demand(
+        &mut framework,
+        vec![claim("large", "a", 1000, 1), claim("small", "a", 500, 1)],
+    );
+    world.pass(1100);
+    let offers = framework.offers();
+    let of = |wanted: &str| {
+        let found = offers.iter().find(|(_, offer)| offer.claim == wanted);
+        found.map(|(id, _)| *id).expect("an offer for each claim")
+    };
+    let (large, small) = (of("large"), of("small"));
+    let mut decline = |world: &mut World, id, milliseconds| {
+        let action = FrameworkAction::Decline {
+            offers: vec![id],
+            reason: "not now".to_owned(),
+            refuse: Refuse::For(mete_model::Span(milliseconds)),
+        };
+        world.call(&mut framework, action).unwrap();
+    };
+    decline(&mut world, large, 3_600_000);
+    decline(&mut world, small, 2_000);
+
+    world.pass_alive(5_000, &mut [&mut agent]);
+    assert_eq!(
+        framework.offers(),
+        [],
+        "both are no more than what was declined for an hour"
+    );
+    world.pass_alive(3_600_000, &mut [&mut agent]);
+    assert!(!framework.offers().is_empty(), "the hour is over");
+}
+
+#[test]
 fn a_small_offer_declined_on_a_large_agent_is_not_made_again() {
     let mut world = World::new();
     let mut agent = world.agent("n1", 8000);
@@ -298,7 +335,7 @@ fn audits(world: &World) -> (String, String) {
         let facts = Facts {
             state,
             book: leader.book(),
-            refusals: leader.refusals(),
+            declines: leader.declines(),
             agent_is_here: &|agent| leader.agent_is_here(agent),
             framework_is_here: &|framework| leader.framework_is_here(framework),
         };

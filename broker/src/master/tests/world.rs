@@ -259,6 +259,17 @@ impl World {
         roles: &[&str],
         incarnation: u64,
     ) -> Result<Framework, Refusal> {
+        self.try_resume(name, roles, incarnation, 0)
+    }
+
+    /// Subscribes with what the process has seen last.
+    pub(super) fn try_resume(
+        &mut self,
+        name: &str,
+        roles: &[&str],
+        incarnation: u64,
+        resume_revision: u64,
+    ) -> Result<Framework, Refusal> {
         let stream = StreamId(self.next_stream());
         let outbox = Outbox::new(FrameworkQueue::new(OUTBOX_BYTES));
         let (reply, mut answer) = oneshot::channel();
@@ -267,6 +278,7 @@ impl World {
             principal: "local".to_owned(),
             name: name.to_owned(),
             incarnation,
+            resume_revision,
             settings: FrameworkSettings {
                 roles,
                 failover_timeout: Some(mete_model::Span::days(7)),

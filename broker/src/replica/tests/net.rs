@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Read, Write};
 
 use crate::replica::{
-    Applied, Config, Encoding, Image, Input, Machine, Outgoing, Progress, Proposal, Received,
-    Refusal, Replica, RestoreError, Role, Token, Transfer,
+    Applied, Config, Encoding, Image, Input, Machine, NotLogged, Outgoing, Progress, Proposal,
+    Received, Replica, RestoreError, Role, Token, Transfer,
 };
 use crate::store::{ClusterId, MemoryDisk, MemoryStore};
 
@@ -101,7 +101,7 @@ pub(super) fn config(founders: &[u64]) -> Config {
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) applied: Vec<(u64, Applied<usize>)>,
-    pub(super) refused: Vec<(Token, Refusal)>,
+    pub(super) refused: Vec<(Token, NotLogged)>,
     pub(super) unknown: Vec<Token>,
     pub(super) reads: Vec<(Token, u64)>,
     pub(super) reads_dropped: Vec<Token>,
