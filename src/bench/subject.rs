@@ -29,6 +29,20 @@ pub(super) struct Subject {
     next: u64,
 }
 
+/// Where the time of one start went, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    /// From the accept, the offer in hand, to the `Running` status at the framework.
+    pub(super) whole: f64,
+    /// From the accept to its verdict: sent, judged, logged, flushed, answered.
+    pub(super) committed: f64,
+    /// From the verdict until the agent said that the process runs, by the wall clock, which has
+    /// whole milliseconds. Includes the way to the agent; below zero counts as zero.
+    pub(super) started: f64,
+    /// From there to the framework: sent, logged, flushed, told.
+    pub(super) told: f64,
+}
+
 impl Subject {
     /// Connects a framework named `name` in role `dev`.
     ///
@@ -170,6 +184,35 @@ impl Subject {
         Ok(latencies)
     }
 
+    /// Launches one task on the first offer for a claim, and says where its time went.
+    ///
+    /// # Errors
+    /// `TIMED_OUT`, or why the session is over.
+    pub(super) async fn start_one(&mut self, claim: &str, spec: &TaskSpec) -> Outcome<Start> {
+        let offers = self.first_offer(claim).await?;
+        let (began, began_at) = (Instant::now(), wall_ms());
+        self.launch(offers, claim, spec).await?;
+        let (committed, committed_at) = (began.elapsed(), wall_ms());
+        loop {
+            let Event::Update(update) = self.next_event("a process to run").await? else {
+                continue;
+            };
+            self.session
+                .acknowledge_all([(update.run(), update.sequence)]);
+            if update.phase >= TaskPhase::Running && self.sent.remove(&update.run()).is_some() {
+                let (whole, now) = (began.elapsed(), wall_ms());
+                // A process may run before the verdict has come back.
+                let runs = update.at.0.clamp(began_at, now);
+                return Ok(Start {
+                    whole: milliseconds(whole),
+                    committed: milliseconds(committed),
+                    started: milliseconds(Duration::from_millis(runs.saturating_sub(committed_at))),
+                    told: milliseconds(Duration::from_millis(now.saturating_sub(runs))),
+                });
+            }
+        }
+    }
+
     /// Ends the framework and all its tasks.
     ///
     /// # Errors
@@ -180,6 +223,14 @@ impl Subject {
             .await
             .map_err(|error| from_sdk(&error))
     }
+}
+
+fn milliseconds(span: Duration) -> f64 {
+    span.as_secs_f64() * 1000.0
+}
+
+fn wall_ms() -> u64 {
+    mete_agent::fake::wall_clock().0
 }
 
 fn late(what: &str) -> CliError {

@@ -29,6 +29,10 @@ use crate::cli::support::print::{note, out};
 /// Longest time until everything stands.
 const READY: Duration = Duration::from_secs(30);
 
+/// Between two looks whether it stands.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
 /// A call while it stops.
 const CALL: Duration = Duration::from_secs(5);
 
@@ -60,6 +64,8 @@ pub struct Settings {
     pub batch: bool,
     /// How simulated agents play tasks that do not say it themselves.
     pub unsaid: FakeTask,
+    /// Streams of agents that the master admits per second; `None` = as shipped.
+    pub admissions_per_second: Option<u64>,
 }
 
 impl Default for Settings {
@@ -73,6 +79,7 @@ impl Default for Settings {
             roles: Vec::new(),
             batch: true,
             unsaid: PRETENDED,
+            admissions_per_second: None,
         }
     }
 }
@@ -211,6 +218,9 @@ impl DevCluster {
         };
         let mut config = MasterConfig::single(storage);
         config.insecure = settings.insecure;
+        if let Some(rate) = settings.admissions_per_second {
+            config.timing.admissions_per_second = rate;
+        }
         let listeners = Listeners {
             grpc: vec![listener],
         };
@@ -305,6 +315,7 @@ impl DevCluster {
     ) -> Outcome<GetStatusResponse> {
         let deadline = tokio::time::Instant::now() + READY;
         loop {
+            let began = Instant::now();
             let asked = asking.call(|channel| async move {
                 admin(channel).get_status(GetStatusRequest {}).await
             });
@@ -323,7 +334,9 @@ impl DevCluster {
                 return Err(CliError::new(Code::TimedOut, sentence)
                     .next("mete dev -v", "see what the parts say"));
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            // The master counts all its nodes for an answer: asking is the smaller part of its time.
+            let pause = began.elapsed().saturating_mul(4).min(LONGEST_PAUSE);
+            tokio::time::sleep(pause.max(SHORTEST_PAUSE)).await;
         }
     }
 }
