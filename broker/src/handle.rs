@@ -279,11 +279,11 @@ impl Inlet {
     /// Ends and drains of streams since the last call. To be taken after the events, so that what
     /// a stream brought before its end comes before it in the same turn.
     ///
-    /// With more waiting than a turn takes, an end may still overtake what its stream brought. That
-    /// loses nothing: a beginning looks whether its outbox is closed, when it enters and when it has
-    /// applied; statuses and inventories of a stream that is over are passed over, and the agent,
-    /// which keeps them until they are confirmed, brings them again on its next stream. A drain only
-    /// makes the loop look at what is owed, so it may come at any time, and twice.
+    /// With more waiting than a turn takes, an end may still overtake what its stream brought.
+    /// That loses nothing: a beginning looks whether its outbox is closed, when it enters and when
+    /// it has applied; statuses and inventories of a stream that is over are passed over, and the
+    /// agent, which keeps them until they are confirmed, brings them again on its next stream. A
+    /// drain only makes the loop look at what is owed, so it may come at any time, and twice.
     pub fn take_notes(&mut self, into: &mut Vec<Event>) {
         let notes = self.handle.inside.notes.lock();
         into.append(&mut notes.unwrap_or_else(PoisonError::into_inner));

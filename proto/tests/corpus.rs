@@ -47,6 +47,38 @@ const MESSAGES: &[(&str, Dump)] = &[
     ("admin.ListResponse", dump::<admin::v1::ListResponse>),
 ];
 
+/// Runs in pages: what an agent holds, what it must give up.
+fn pages_of_runs() -> [(&'static str, &'static str, Vec<u8>); 2] {
+    let dice = &mut Dice::new(2);
+    let run = convert::write_run_ref(dice.framework(), &dice.run());
+    let held_runs = agent::v1::AgentMessage {
+        message: Some(agent::v1::agent_message::Message::HeldRuns(
+            agent::v1::HeldRuns {
+                runs: vec![agent::v1::HeldRun {
+                    run: Some(run.clone()),
+                    phase: types::v1::TaskPhase::Starting.into(),
+                    last_sequence: 1,
+                }],
+            },
+        )),
+    };
+    let discard = agent::v1::MasterMessage {
+        message: Some(agent::v1::master_message::Message::DiscardRuns(
+            agent::v1::DiscardRuns {
+                runs: vec![run.clone()],
+            },
+        )),
+    };
+    [
+        ("agent.AgentMessage", "held_runs", held_runs.encode_to_vec()),
+        (
+            "agent.MasterMessage",
+            "discard_runs",
+            discard.encode_to_vec(),
+        ),
+    ]
+}
+
 fn samples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let dice = &mut Dice::new(1);
     let framework_id = dice.framework();
@@ -100,24 +132,6 @@ fn samples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             }],
         })),
     };
-    let held_runs = agent::v1::AgentMessage {
-        message: Some(agent::v1::agent_message::Message::HeldRuns(
-            agent::v1::HeldRuns {
-                runs: vec![agent::v1::HeldRun {
-                    run: Some(convert::write_run_ref(framework_id, &run)),
-                    phase: types::v1::TaskPhase::Starting.into(),
-                    last_sequence: 1,
-                }],
-            },
-        )),
-    };
-    let discard = agent::v1::MasterMessage {
-        message: Some(agent::v1::master_message::Message::DiscardRuns(
-            agent::v1::DiscardRuns {
-                runs: vec![convert::write_run_ref(framework_id, &run)],
-            },
-        )),
-    };
     let start = agent::v1::MasterMessage {
         message: Some(agent::v1::master_message::Message::StartTasks(
             agent::v1::StartTasks {
@@ -162,12 +176,6 @@ fn samples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             demand.encode_to_vec(),
         ),
         ("agent.AgentMessage", "hello", hello.encode_to_vec()),
-        ("agent.AgentMessage", "held_runs", held_runs.encode_to_vec()),
-        (
-            "agent.MasterMessage",
-            "discard_runs",
-            discard.encode_to_vec(),
-        ),
         ("agent.MasterMessage", "start_tasks", start.encode_to_vec()),
         ("admin.ListResponse", "role", list.encode_to_vec()),
     ]
@@ -182,7 +190,7 @@ fn dump_of(message: &str) -> Dump {
 }
 
 fn add_what_is_missing() {
-    for (message, name, bytes) in samples() {
+    for (message, name, bytes) in samples().into_iter().chain(pages_of_runs()) {
         let folder = root().join(message);
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join(format!("{name}.bin"));

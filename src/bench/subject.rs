@@ -34,10 +34,8 @@ pub(super) struct Subject {
 pub(super) struct Start {
     /// From the accept, the offer in hand, to the `Running` status at the framework.
     pub(super) whole: f64,
-    /// From the accept to its verdict: sent, judged, logged, flushed, answered.
-    pub(super) committed: f64,
-    /// From the verdict until the agent said that the process runs, by the wall clock, which has
-    /// whole milliseconds. Includes the way to the agent; below zero counts as zero.
+    /// From the accept until the agent said that the process runs: sent, judged, logged, flushed,
+    /// told to the agent, recorded there, started. By the wall clock, in whole milliseconds.
     pub(super) started: f64,
     /// From there to the framework: sent, logged, flushed, told.
     pub(super) told: f64,
@@ -192,7 +190,6 @@ impl Subject {
         let offers = self.first_offer(claim).await?;
         let (began, began_at) = (Instant::now(), wall_ms());
         self.launch(offers, claim, spec).await?;
-        let (committed, committed_at) = (began.elapsed(), wall_ms());
         loop {
             let Event::Update(update) = self.next_event("a process to run").await? else {
                 continue;
@@ -201,12 +198,10 @@ impl Subject {
                 .acknowledge_all([(update.run(), update.sequence)]);
             if update.phase >= TaskPhase::Running && self.sent.remove(&update.run()).is_some() {
                 let (whole, now) = (began.elapsed(), wall_ms());
-                // A process may run before the verdict has come back.
-                let runs = update.at.0.clamp(began_at, now);
+                let runs = update.at.0.clamp(began_at, now.max(began_at));
                 return Ok(Start {
                     whole: milliseconds(whole),
-                    committed: milliseconds(committed),
-                    started: milliseconds(Duration::from_millis(runs.saturating_sub(committed_at))),
+                    started: milliseconds(Duration::from_millis(runs.saturating_sub(began_at))),
                     told: milliseconds(Duration::from_millis(now.saturating_sub(runs))),
                 });
             }

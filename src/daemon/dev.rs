@@ -334,7 +334,7 @@ impl DevCluster {
                 return Err(CliError::new(Code::TimedOut, sentence)
                     .next("mete dev -v", "see what the parts say"));
             }
-            // The master counts all its nodes for an answer: asking is the smaller part of its time.
+            // The master counts all its nodes for an answer: most of its time is for them.
             let pause = began.elapsed().saturating_mul(4).min(LONGEST_PAUSE);
             tokio::time::sleep(pause.max(SHORTEST_PAUSE)).await;
         }

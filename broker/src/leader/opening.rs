@@ -1,5 +1,6 @@
 //! How a framework's stream begins: who it is, everything the state knows of it in pages, the end
-//! of that; to a process that goes on, only what it may not know. Also the form in which a run is shown, here and by `Reconcile`.
+//! of that; to a process that goes on, only what it may not know. Also the form in which a run is
+//! shown, here and by `Reconcile`.
 
 use std::collections::BTreeMap;
 

@@ -77,6 +77,17 @@ impl Streams {
         self.open.get(self.by_framework.get(&framework)?)
     }
 
+    /// The same process on a new connection: whoever reads the old one has moved on.
+    fn close_older(&mut self, framework: FrameworkId) {
+        if let Some(older) = self.by_framework.remove(&framework)
+            && let Some(older) = self.open.remove(&older)
+        {
+            older
+                .outbox
+                .put(crate::session::framework::FrameworkQueue::close);
+        }
+    }
+
     pub(super) fn end_all(&self, why: &Refusal) {
         for stream in self.open.values() {
             end_outbox(&stream.outbox, why);
@@ -161,7 +172,7 @@ impl LeaderTerm {
         state: &State,
         now: Now,
     ) {
-        let Verdict::Subscribed {
+        let &Verdict::Subscribed {
             framework,
             incarnation,
             known,
@@ -171,7 +182,6 @@ impl LeaderTerm {
             self.refuse_stream(opened, refusal);
             return;
         };
-        let (framework, incarnation) = (*framework, *incarnation);
         let present = state.framework(framework).map(|record| record.incarnation);
         if present != Some(incarnation) {
             // Superseded, or torn down, within the same turn.
@@ -183,21 +193,14 @@ impl LeaderTerm {
             self.log_disconnect(framework, incarnation, now);
             return;
         }
-        if let Some(older) = self.streams.by_framework.remove(&framework)
-            && let Some(older) = self.streams.open.remove(&older)
-        {
-            // The same process on a new connection: whoever reads the old one has moved on.
-            older
-                .outbox
-                .put(crate::session::framework::FrameworkQueue::close);
-        }
+        self.streams.close_older(framework);
         let since = since(opened.resume, incarnation, state);
         let subscribed = Subscribed {
             framework_id: framework.to_string(),
             incarnation,
             term: self.term,
             heartbeat_ms: self.timing.heartbeat.0,
-            known: *known,
+            known,
             max_message_bytes: MESSAGE_BYTES,
             changes_only: since.is_some(),
         };

@@ -1,8 +1,8 @@
 //! What waits to be sent to one agent.
 //!
 //! Everything in here is owed by the state (starts, kills) or harmless to lose (forgets, beacons;
-//! discards, if the stream ends with them): a message that finds no room is dropped and the queue remembers it, so that the loop sends what
-//! is owed again once the reader has caught up.
+//! discards, if the stream ends with them): a message that finds no room is dropped and the queue
+//! remembers it, so that the loop sends what is owed again once the reader has caught up.
 
 use std::collections::VecDeque;
 
