@@ -32,10 +32,6 @@ const PROBES: usize = 200;
 /// Real processes started one after another.
 const PROCESSES: usize = 100;
 
-/// Streams of agents that the master admits per second here: more than it can, so that the time to
-/// register is that of the work. As shipped it is 5 000, which alone takes 10 s for 50 000 agents.
-const ADMISSIONS: u64 = 1_000_000;
-
 /// A class of devices that only the real agent has.
 const DEVICE: &str = "bench/process";
 
@@ -93,7 +89,6 @@ async fn measure(size: &Size, home: &Path, figures: &mut Figures) -> Outcome {
         batch: false,
         // Until they are killed: what is measured is launching, not ending.
         unsaid: FakeTask::default(),
-        admissions_per_second: Some(ADMISSIONS),
         ..Settings::default()
     };
     let cluster = DevCluster::start(&settings).await?;
@@ -135,7 +130,6 @@ async fn measure(size: &Size, home: &Path, figures: &mut Figures) -> Outcome {
         "agents_registered_ms",
         decimal(registered.as_secs_f64() * 1000.0),
     );
-    figures.put("admissions_per_s", ADMISSIONS);
     figures.put("refused", subject.refused);
     figures.put("masters", 1);
     figures.put("in_one_process", true);

@@ -64,8 +64,6 @@ pub struct Settings {
     pub batch: bool,
     /// How simulated agents play tasks that do not say it themselves.
     pub unsaid: FakeTask,
-    /// Streams of agents that the master admits per second; `None` = as shipped.
-    pub admissions_per_second: Option<u64>,
 }
 
 impl Default for Settings {
@@ -79,7 +77,6 @@ impl Default for Settings {
             roles: Vec::new(),
             batch: true,
             unsaid: PRETENDED,
-            admissions_per_second: None,
         }
     }
 }
@@ -218,9 +215,6 @@ impl DevCluster {
         };
         let mut config = MasterConfig::single(storage);
         config.insecure = settings.insecure;
-        if let Some(rate) = settings.admissions_per_second {
-            config.timing.admissions_per_second = rate;
-        }
         let listeners = Listeners {
             grpc: vec![listener],
         };
