@@ -24,6 +24,8 @@ pub use generated::mete::*;
 
 pub mod convert;
 pub mod dial;
+#[cfg(feature = "serve")]
+pub mod standard;
 
 /// The descriptor set of every package, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use dice::Dice;
 use mete_proto::convert;
-use mete_proto::{admin, agent, framework, types};
+use mete_proto::{admin, agent, batch, events, explain, framework, node, types};
 use prost::Message;
 
 fn root() -> PathBuf {
@@ -45,10 +45,27 @@ const MESSAGES: &[(&str, Dump)] = &[
     ("agent.AgentMessage", dump::<agent::v1::AgentMessage>),
     ("agent.MasterMessage", dump::<agent::v1::MasterMessage>),
     ("admin.ListResponse", dump::<admin::v1::ListResponse>),
+    ("batch.SubmitRequest", dump::<batch::v1::SubmitRequest>),
+    ("batch.GetResponse", dump::<batch::v1::GetResponse>),
+    ("batch.CancelResponse", dump::<batch::v1::CancelResponse>),
+    ("batch.JobRecord", dump::<batch::v1::JobRecord>),
+    ("node.LogsRequest", dump::<node::v1::LogsRequest>),
+    ("node.LogChunk", dump::<node::v1::LogChunk>),
+    ("node.LedgerResponse", dump::<node::v1::LedgerResponse>),
+    ("events.WatchRequest", dump::<events::v1::WatchRequest>),
+    ("events.Event", dump::<events::v1::Event>),
+    (
+        "explain.ExplainRequest",
+        dump::<explain::v1::ExplainRequest>,
+    ),
+    (
+        "explain.ExplainResponse",
+        dump::<explain::v1::ExplainResponse>,
+    ),
 ];
 
 /// Runs in pages: what an agent holds, what it must give up.
-fn pages_of_runs() -> [(&'static str, &'static str, Vec<u8>); 2] {
+fn pages_of_runs() -> Vec<Sample> {
     let dice = &mut Dice::new(2);
     let run = convert::write_run_ref(dice.framework(), &dice.run());
     let held_runs = agent::v1::AgentMessage {
@@ -69,7 +86,7 @@ fn pages_of_runs() -> [(&'static str, &'static str, Vec<u8>); 2] {
             },
         )),
     };
-    [
+    vec![
         ("agent.AgentMessage", "held_runs", held_runs.encode_to_vec()),
         (
             "agent.MasterMessage",
@@ -79,7 +96,18 @@ fn pages_of_runs() -> [(&'static str, &'static str, Vec<u8>); 2] {
     ]
 }
 
-fn samples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+fn samples() -> Vec<Sample> {
+    [
+        of_frameworks(),
+        pages_of_runs(),
+        jobs(),
+        from_agents(),
+        told(),
+    ]
+    .concat()
+}
+
+fn of_frameworks() -> Vec<Sample> {
     let dice = &mut Dice::new(1);
     let framework_id = dice.framework();
     let run = dice.run();
@@ -181,6 +209,215 @@ fn samples() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     ]
 }
 
+type Sample = (&'static str, &'static str, Vec<u8>);
+
+fn jobs() -> Vec<Sample> {
+    let dice = &mut Dice::new(2);
+    let (framework_id, run) = (dice.framework(), dice.run());
+    let spec = batch::v1::JobSpec {
+        name: "train".to_owned(),
+        role: "ml/vision".to_owned(),
+        command: vec!["python".to_owned(), "train.py".to_owned()],
+        environment: dice.labels(),
+        working_directory: "/home/ada".to_owned(),
+        shape: convert::write_claim(&dice.claim()).shape,
+        array: "0-99:2".to_owned(),
+        throttle: 8,
+        retries: 3,
+        time_limit_ms: 14_400_000,
+        kill_grace_ms: 30_000,
+        priority: -5,
+        user: "ada".to_owned(),
+        fake: Some(types::v1::FakeTask::default()),
+    };
+    let row = batch::v1::JobRow {
+        job: "train-41".to_owned(),
+        state: batch::v1::JobState::Running.into(),
+        user: "ada".to_owned(),
+        role: "ml/vision".to_owned(),
+        submitted_ms: 1_700_000_000_000,
+        started_ms: 1_700_000_060_000,
+        ended_ms: 1_700_000_120_000,
+        elements: 50,
+        pending: 40,
+        running: 4,
+        completed: 3,
+        failed: 2,
+        cancelled: 1,
+        exit_code: 7,
+        exit_signal: 9,
+        reason: "EXIT_CODE".to_owned(),
+        command: spec.command.clone(),
+        array: true,
+    };
+    let element = batch::v1::Element {
+        index: 7,
+        state: batch::v1::JobState::Failed.into(),
+        attempt: 2,
+        node: "n07".to_owned(),
+        agent_id: dice.agent().to_string(),
+        node_address: "10.0.0.7:7444".to_owned(),
+        exit: Some(types::v1::Exit {
+            how: Some(types::v1::exit::How::Signal(9)),
+        }),
+        reason: "SIGNAL".to_owned(),
+        message: "ended by signal 9".to_owned(),
+        started_ms: 1_700_000_060_000,
+        ended_ms: 1_700_000_061_000,
+        run: Some(convert::write_run_ref(framework_id, &run)),
+        usage: Some(types::v1::Usage {
+            cpu_ms: 900,
+            memory_peak_bytes: 1 << 30,
+            ..types::v1::Usage::default()
+        }),
+    };
+    let submit = batch::v1::SubmitRequest {
+        spec: Some(spec.clone()),
+        key: "3f0c".to_owned(),
+        dry_run: true,
+    };
+    let get = batch::v1::GetResponse {
+        row: Some(row),
+        spec: Some(spec.clone()),
+        elements: vec![element],
+        next_page_token: "8".to_owned(),
+    };
+    let cancel = batch::v1::CancelResponse {
+        jobs: vec![types::v1::Verdict {
+            code: "ALREADY_TERMINAL".to_owned(),
+            detail: "train-41 is over".to_owned(),
+            ..types::v1::Verdict::default()
+        }],
+    };
+    let record = batch::v1::JobRecord {
+        number: 41,
+        spec: Some(spec),
+        submitted_ms: 1_700_000_000_000,
+        key: "3f0c".to_owned(),
+        started_ms: 1_700_000_060_000,
+        ended_ms: 1_700_000_120_000,
+    };
+    vec![
+        ("batch.SubmitRequest", "array", submit.encode_to_vec()),
+        ("batch.GetResponse", "failed", get.encode_to_vec()),
+        ("batch.CancelResponse", "refused", cancel.encode_to_vec()),
+        ("batch.JobRecord", "ended", record.encode_to_vec()),
+    ]
+}
+
+fn from_agents() -> Vec<Sample> {
+    let dice = &mut Dice::new(3);
+    let run = convert::write_run_ref(dice.framework(), &dice.run());
+    let request = node::v1::LogsRequest {
+        run: Some(run.clone()),
+        stream: node::v1::LogStream::Stderr.into(),
+        follow: true,
+        tail_lines: Some(0),
+        since_ms: Some(1_700_000_000_000),
+        resume: vec![1, 2, 3].into(),
+    };
+    let lines = node::v1::LogChunk {
+        chunk: Some(node::v1::log_chunk::Chunk::Lines(node::v1::LogLines {
+            lines: vec![node::v1::LogLine {
+                at_ns: 1_700_000_000_123_456_789,
+                stream: node::v1::LogStream::Stdout.into(),
+                text: b"not \xff UTF-8".to_vec().into(),
+                partial: true,
+            }],
+        })),
+        position: vec![9; 24].into(),
+    };
+    let end = node::v1::LogChunk {
+        chunk: Some(node::v1::log_chunk::Chunk::End(node::v1::LogEnd {
+            reason: "finished, exit 0".to_owned(),
+            phase: types::v1::TaskPhase::Finished.into(),
+            exit: Some(types::v1::Exit {
+                how: Some(types::v1::exit::How::Code(0)),
+            }),
+        })),
+        position: vec![9; 24].into(),
+    };
+    let ledger = node::v1::LedgerResponse {
+        inventory: Some(convert::write_inventory(&dice.inventory())),
+        free: Some(convert::write_resources(&dice.resources())),
+        runs: vec![node::v1::LedgerRun {
+            run: Some(run),
+            phase: types::v1::TaskPhase::Running.into(),
+            resources: Some(convert::write_resources(&dice.resources())),
+            pid: 4711,
+            quarantined: "runs without a grant".to_owned(),
+            unconfirmed_statuses: 2,
+        }],
+        agent_id: dice.agent().to_string(),
+        node: "n07".to_owned(),
+    };
+    vec![
+        ("node.LogsRequest", "resumed", request.encode_to_vec()),
+        ("node.LogChunk", "lines", lines.encode_to_vec()),
+        ("node.LogChunk", "end", end.encode_to_vec()),
+        ("node.LedgerResponse", "first", ledger.encode_to_vec()),
+    ]
+}
+
+fn told() -> Vec<Sample> {
+    let watch = events::v1::WatchRequest {
+        from_revision: Some(0),
+        since_ms_ago: Some(300_000),
+        follow: true,
+    };
+    let event = events::v1::Event {
+        revision: 88_213,
+        number: 2,
+        at_ms: 1_700_000_000_000,
+        kind: "role_set".to_owned(),
+        object: "ml/vision".to_owned(),
+        message: "weight 1.5".to_owned(),
+        actor: "ada".to_owned(),
+        facts: [("weight_milli".to_owned(), "1500".to_owned())].into(),
+    };
+    let request = explain::v1::ExplainRequest {
+        subject: explain::v1::Subject::Job.into(),
+        name: "train-41".to_owned(),
+        nodes: true,
+    };
+    let answer = explain::v1::ExplainResponse {
+        revision: 88_213,
+        title: "train-41  4 of 4 waiting  14m  role ml/vision".to_owned(),
+        state: "waiting".to_owned(),
+        reasons: vec![explain::v1::Reason {
+            code: "NO_CAPACITY".to_owned(),
+            layer: "placement".to_owned(),
+            detail: "one task wants 8 cpu; 2 are free in all".to_owned(),
+            amounts: vec![explain::v1::Amount {
+                kind: "cpu".to_owned(),
+                want: 8000,
+                have: 2000,
+                short_by: 6000,
+            }],
+            since_ms: 1_700_000_000_000,
+        }],
+        nodes: vec![explain::v1::NodeGroup {
+            code: "CPU_SHORT".to_owned(),
+            detail: "too little CPU free".to_owned(),
+            count: 3,
+            nodes: vec!["n1".to_owned(), "n2".to_owned()],
+        }],
+        nodes_total: 41,
+        helps: vec![explain::v1::Help {
+            who: "wait".to_owned(),
+            text: "until tasks end".to_owned(),
+            command: "mete task list".to_owned(),
+        }],
+        decided_ms_ago: 2000,
+    };
+    vec![
+        ("events.WatchRequest", "since", watch.encode_to_vec()),
+        ("events.Event", "role_set", event.encode_to_vec()),
+        ("explain.ExplainRequest", "job", request.encode_to_vec()),
+        ("explain.ExplainResponse", "waiting", answer.encode_to_vec()),
+    ]
+}
+
 fn dump_of(message: &str) -> Dump {
     MESSAGES
         .iter()
@@ -190,7 +427,7 @@ fn dump_of(message: &str) -> Dump {
 }
 
 fn add_what_is_missing() {
-    for (message, name, bytes) in samples().into_iter().chain(pages_of_runs()) {
+    for (message, name, bytes) in samples() {
         let folder = root().join(message);
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join(format!("{name}.bin"));
@@ -229,4 +466,21 @@ fn old_wire_bytes_mean_what_they_meant() {
         read >= MESSAGES.len(),
         "only {read} samples: the corpus is not whole"
     );
+}
+
+#[test]
+fn every_package_that_clients_speak_is_in_the_corpus() {
+    for entry in std::fs::read_dir(root().join("../../mete")).unwrap() {
+        let package = entry.unwrap().file_name().into_string().unwrap();
+        // Between the parts of one process or host, of one release: stored forms are in the broker.
+        if package == "internal" {
+            continue;
+        }
+        let folder = format!("{package}.");
+        let there = MESSAGES.iter().any(|(name, _)| name.starts_with(&folder));
+        assert!(there, "no message of {package} is in the corpus");
+        for (name, _) in MESSAGES {
+            assert!(root().join(name).is_dir(), "corpus/{name} is missing");
+        }
+    }
 }

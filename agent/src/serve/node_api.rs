@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::Duration;
 
+use mete_model::Code;
 use mete_proto::convert::{write_inventory, write_phase, write_resources, write_run_ref};
 use mete_proto::node::v1::node_service_server::{NodeService, NodeServiceServer};
 use mete_proto::node::v1::{
@@ -17,8 +18,10 @@ use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
+use super::refusal::{invalid, invalid_field, refuse};
 use crate::core::RunKey;
 use crate::driver::{Answer, Question};
 use crate::link::read_key;
@@ -57,13 +60,31 @@ impl NodeApi {
 
     async fn ask(&self) -> Result<Answer, Status> {
         let (reply, answer) = oneshot::channel();
-        let gone = |_| Status::unavailable("the agent is stopping; ask again later");
         self.questions
             .send(Question::Ledger(reply))
             .await
-            .map_err(|_closed| Status::unavailable("the agent is stopping; ask again later"))?;
-        answer.await.map_err(gone)
+            .map_err(|_closed| stopping())?;
+        answer.await.map_err(|_gone| stopping())
     }
+}
+
+fn stopping() -> Status {
+    refuse(Code::Busy, "the agent is stopping; ask again later")
+}
+
+fn unreadable(error: &std::io::Error) -> Status {
+    refuse(Code::Internal, &format!("reading the log: {error}"))
+}
+
+/// All services of an agent: the node API, health, reflection.
+#[must_use]
+pub fn routes(api: NodeServiceServer<NodeApi>) -> Routes {
+    let mut routes = Routes::builder();
+    routes.add_service(api);
+    if let Err(error) = mete_proto::standard::add(&mut routes, &["mete.node.v1.NodeService"]) {
+        tracing::error!(%error, "no reflection: the descriptors cannot be read");
+    }
+    routes.routes()
 }
 
 type LogsStream = Pin<Box<dyn Stream<Item = Result<LogChunk, Status>> + Send>>;
@@ -77,20 +98,27 @@ impl NodeService for NodeApi {
         request: Request<LogsRequest>,
     ) -> Result<Response<Self::LogsStream>, Status> {
         let request = request.into_inner();
-        let key = read_key(request.run.clone(), "run")
-            .map_err(|faults| Status::invalid_argument(faults.to_string()))?;
+        let key = read_key(request.run.clone(), "run").map_err(|faults| invalid(&faults))?;
+        if LogStream::try_from(request.stream).is_err() {
+            let fault = format!("{} is none: 0 for both, 1 stdout, 2 stderr", request.stream);
+            return Err(invalid_field("stream", &fault));
+        }
+        if !request.resume.is_empty() && read_position(&request.resume).is_none() {
+            let fault = "is no position of an earlier stream; leave it empty to begin anew";
+            return Err(invalid_field("resume", fault));
+        }
         let run = run_name(&key);
         let known = self.ask().await?.rows.iter().any(|row| row.key == key);
         if !known && !task_directory(&self.state_directory, &run).exists() {
-            return Err(Status::not_found(format!(
+            let detail = format!(
                 "no log of run {} on node {}: it never ran here, or its log was removed by \
                  retention",
                 key.run, self.node_name
-            )));
+            );
+            return Err(refuse(Code::NotFound, &detail));
         }
         let directory = log_directory(&self.state_directory, &run);
-        let reader = open(&directory, &request)
-            .map_err(|error| Status::internal(format!("reading the log: {error}")))?;
+        let reader = open(&directory, &request).map_err(|error| unreadable(&error))?;
         let (sender, receiver) = mpsc::channel(MOST_CHUNKS);
         let follower = Follower {
             api: self.clone(),
@@ -189,8 +217,7 @@ impl Follower {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    let status = Status::internal(format!("reading the log: {error}"));
-                    let _reader_gone = self.sender.send(Err(status)).await;
+                    let _reader_gone = self.sender.send(Err(unreadable(&error))).await;
                     return;
                 }
             }

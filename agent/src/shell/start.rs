@@ -29,7 +29,7 @@ use crate::link::{Identity, LinkSettings, link};
 use crate::records::{Folded, read_description};
 use crate::runtime::process::{ProcessConfig, ProcessRuntime};
 use crate::runtime::{self, Runtime, RuntimeError};
-use crate::serve::node_api::NodeApi;
+use crate::serve::node_api::{NodeApi, routes};
 
 /// Old task directories are looked for this often.
 const SWEEP: Duration = Duration::from_secs(600);
@@ -187,7 +187,7 @@ async fn serve(
     match listener {
         Some(listener) => {
             tonic::transport::Server::builder()
-                .add_service(api)
+                .add_routes(routes(api))
                 .serve_with_incoming(TcpListenerStream::new(listener))
                 .await
         }

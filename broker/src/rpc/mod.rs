@@ -30,6 +30,15 @@ use crate::admin::Feed;
 use crate::handle::Handle;
 use crate::server::MESSAGE_BYTES;
 
+/// What a master serves, as reflection lists it.
+const SERVICES: &[&str] = &[
+    "mete.framework.v1.FrameworkService",
+    "mete.agent.v1.AgentService",
+    "mete.admin.v1.AdminService",
+    "mete.explain.v1.ExplainService",
+    "mete.events.v1.EventService",
+];
+
 /// All services of a master: frameworks, agents, operators, health, and reflection in the two forms
 /// that clients ask for.
 #[must_use]
@@ -50,33 +59,16 @@ pub fn routes(handle: &Handle, feed: &Arc<Feed>) -> Routes {
     let explain = ExplainServiceServer::new(explain_service::Explain::new(door, news));
     let (door, news) = behind();
     let events = EventServiceServer::new(events_service::Events::new(door, news));
-    let (_, health) = tonic_health::server::health_reporter();
     let mut routes = Routes::builder();
     routes
         .add_service(frameworks)
         .add_service(agents)
-        .add_service(health);
-    routes
         .add_service(admin)
         .add_service(explain)
         .add_service(events);
-    add_reflection(&mut routes);
-    routes.routes()
-}
-
-fn add_reflection(routes: &mut tonic::service::RoutesBuilder) {
-    let builder = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(mete_proto::DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    // Built with the program: tests see to it that they can be served.
-    match (builder().build_v1(), builder().build_v1alpha()) {
-        (Ok(v1), Ok(v1alpha)) => {
-            routes.add_service(v1).add_service(v1alpha);
-        }
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::error!(%error, "no reflection: the descriptors cannot be read");
-        }
+    // Built with the program: tests see to it that the descriptors can be read.
+    if let Err(error) = mete_proto::standard::add(&mut routes, SERVICES) {
+        tracing::error!(%error, "no reflection: the descriptors cannot be read");
     }
+    routes.routes()
 }

@@ -110,8 +110,13 @@ where
     let api = BatchServiceServer::new(Api::new(shared.clone()))
         .max_decoding_message_size(service::MOST_BYTES)
         .max_encoding_message_size(service::MOST_BYTES);
+    let mut routes = tonic::service::Routes::builder();
+    routes.add_service(api);
+    if let Err(error) = mete_proto::standard::add(&mut routes, &["mete.batch.v1.BatchService"]) {
+        tracing::error!(%error, "no reflection: the descriptors cannot be read");
+    }
     let serving = tonic::transport::Server::builder()
-        .add_service(api)
+        .add_routes(routes.routes())
         .serve_with_incoming(incoming);
     let shell = Shell::new(session.clone(), shared, config.clock);
     let opened = session.clone();

@@ -209,7 +209,14 @@ fn status(refused: &Refused) -> Status {
 }
 
 fn stopping() -> Status {
-    Status::unavailable("the batch framework is stopping; ask again")
+    let mut details = ErrorDetails::new();
+    details.set_error_info(
+        Code::FrameworkAway.as_str(),
+        "mete",
+        std::collections::HashMap::new(),
+    );
+    let detail = "the batch framework is stopping; ask again";
+    Status::with_error_details(tonic::Code::Unavailable, detail, details)
 }
 
 impl Api {

@@ -168,8 +168,8 @@ impl FromStr for Bytes {
 
     /// `32GiB`, `10GB`, `500MiB`, or a plain number of bytes. `GB` is 10⁹, `GiB` 2³⁰.
     fn from_str(text: &str) -> Result<Self, BadText> {
-        let rule = "a whole number with a unit: B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, \
-                    at most 8 PiB";
+        let rule = "a number with a unit (B, KB, MB, GB, TB, PB, KiB, MiB, GiB, TiB, PiB) such as \
+                    1.5GiB, at most 8PiB";
         let bad = || BadText::new("amount of memory", text, rule);
         let at = text
             .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -181,10 +181,12 @@ impl FromStr for Bytes {
             "MB" => 1_000_000,
             "GB" => 1_000_000_000,
             "TB" => 1_000_000_000_000,
+            "PB" => 1_000_000_000_000_000,
             "KiB" => 1 << 10,
             "MiB" => 1 << 20,
             "GiB" => 1 << 30,
             "TiB" => 1 << 40,
+            "PiB" => 1 << 50,
             _ => return Err(bad()),
         };
         // Through thousandths, so that `1.5GiB` is exact.
@@ -238,6 +240,12 @@ mod tests {
         assert_eq!("1024".parse(), Ok(Bytes(1024)));
         assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
         assert_eq!(Bytes(96 << 30).to_string(), "96 GiB");
+        assert_eq!("8PiB".parse(), Ok(Bytes(LARGEST)));
+        let error = "9PiB".parse::<Bytes>().expect_err("too much").to_string();
+        assert!(
+            error.contains("9PiB") && error.contains("at most 8PiB"),
+            "{error}"
+        );
         for bad in ["", "GiB", "1XB", "99999999TiB", "-1GiB"] {
             assert!(bad.parse::<Bytes>().is_err(), "{bad}");
         }

@@ -225,6 +225,8 @@ codes! {
         DiskFull "DISK_FULL";
         /// Agents on this machine were given more than it has.
         PartTaken "PART_TAKEN";
+        /// `--check`: what is shown is not as one wants it.
+        CheckFailed "CHECK_FAILED";
         /// Waited as long as asked; the work goes on.
         TimedOut "TIMED_OUT";
         /// A file could not be read or written.

@@ -51,6 +51,17 @@ impl Span {
         Self::seconds(count.saturating_mul(60))
     }
 
+    /// As people read it: tenths of seconds below ten of them, and nothing finer.
+    #[must_use]
+    pub fn rough(self) -> String {
+        match self.0 {
+            0 => "0s".to_owned(),
+            1..100 => "<0.1s".to_owned(),
+            100..1000 => format!("0.{}s", self.0 / 100),
+            _ => self.to_string(),
+        }
+    }
+
     /// So many days.
     #[must_use]
     pub const fn days(count: u64) -> Self {
@@ -134,6 +145,15 @@ impl FromStr for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rough_span_is_rounded_to_what_people_read() {
+        let read = [0, 1, 99, 100, 430, 999, 1000, 9650, 61_000].map(|ms| Span(ms).rough());
+        let wanted = [
+            "0s", "<0.1s", "<0.1s", "0.1s", "0.4s", "0.9s", "1s", "9.6s", "1m1s",
+        ];
+        assert_eq!(read, wanted);
+    }
 
     #[test]
     fn spans_read_and_print_the_same_words() {

@@ -77,7 +77,7 @@ pub(super) async fn one(
 }
 
 fn title(name: &str, record: &ClaimRecord, now: Timestamp) -> String {
-    let age = now.since(record.submitted);
+    let age = now.since(record.submitted).rough();
     let (waiting, all) = (record.remaining(), record.claim.count);
     format!(
         "{name}  {waiting} of {all} waiting  {age}  role {}",
@@ -142,7 +142,7 @@ fn told(
 /// The other layers, in order.
 fn others(state: &State, record: &ClaimRecord, known: &Known, name: &str) -> Vec<wire::Reason> {
     let mut list = Vec::new();
-    let age = state.clock().since(record.submitted);
+    let age = state.clock().since(record.submitted).rough();
     list.push(reason(
         "OK",
         "admission",
@@ -254,6 +254,7 @@ pub(super) async fn job(
         .sum();
     let oldest = known.iter().map(|record| record.submitted).min();
     let age = oldest.map_or(Span::ZERO, |oldest| state.clock().since(oldest));
+    let age = age.rough();
     let role = known
         .first()
         .map_or("", |record| record.claim.role.as_str());

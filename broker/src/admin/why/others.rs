@@ -182,7 +182,7 @@ fn offer_reasons(offers: &Offers, state: &State) -> Vec<wire::Reason> {
         list.push(reason(Code::Declined.as_str(), "framework", text));
     }
     if let Some((what, ago)) = &offers.last {
-        let text = format!("last: {what} {} ago", mete_model::Span(*ago));
+        let text = format!("last: {what} {} ago", mete_model::Span(*ago).rough());
         list.push(reason("OK", "offer", text));
     }
     list
@@ -296,7 +296,7 @@ pub(super) async fn node(
         return Err(Problem::not_found("node", &name));
     };
     let name = &agent.node_name;
-    let away = state.clock().since(agent.since);
+    let away = state.clock().since(agent.since).rough();
     let mut reasons = Vec::new();
     let word = if recovering {
         "recovering"
@@ -351,7 +351,8 @@ fn not_ready(agent: &Agent, recovering: bool, now: Timestamp) -> Option<wire::Re
     if agent.condition == AgentCondition::Ready {
         return None;
     }
-    let (word, away) = (condition(agent.condition), now.since(agent.since));
+    let away = now.since(agent.since).rough();
+    let word = condition(agent.condition);
     let text = format!("{word} for {away}: nothing is offered from it");
     let mut told = reason(Code::NotReady.as_str(), "node", text);
     told.since_ms = agent.since.0;

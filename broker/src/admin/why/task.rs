@@ -26,7 +26,7 @@ pub(super) async fn run(
     let agent = state.agent(run.agent);
     let node = agent.map_or_else(|| run.agent.to_string(), |agent| agent.node_name.clone());
     let name = framework_name(&state, framework);
-    let age = state.clock().since(run.launched);
+    let age = state.clock().since(run.launched).rough();
     let title = format!("{name}/{id}  {}  {age}  on {node}", run.phase);
     let mut reasons = vec![if run.phase.is_terminal() {
         ended(run)
@@ -87,7 +87,7 @@ fn ended(run: &Run) -> wire::Reason {
 
 fn live(state: &State, run: &Run, agent: Option<&Agent>, recovering: bool) -> wire::Reason {
     let away = agent.is_none_or(|agent| agent.condition != AgentCondition::Ready) || recovering;
-    let since = |span: Span| format!("for {span}");
+    let since = |span: Span| format!("for {}", span.rough());
     if away {
         let text = "its node is not heard from: it may run, nobody can tell";
         return reason(Code::AgentUnavailable.as_str(), "node", text);

@@ -29,7 +29,15 @@ enum Foreign {
 
 const PURE_TESTS: &[&str] = &["goldenscript", "proptest", "uuid"];
 const WIRE_BUILD: &[&str] = &["prost", "protox", "tonic-prost-build", "proptest"];
-const WIRE: &[&str] = &["prost", "prost-types", "tonic", "tonic-prost", "uuid"];
+const WIRE: &[&str] = &[
+    "prost",
+    "prost-types",
+    "tonic",
+    "tonic-health",
+    "tonic-prost",
+    "tonic-reflection",
+    "uuid",
+];
 const CORE_ONLY: &[&str] = &["raft", "sled", "slog"];
 const DOWN_TO_MODEL: &[&str] = &["mete-model"];
 const CLIENT_SIDE: &[&str] = &["mete-model", "mete-proto"];
