@@ -1,20 +1,22 @@
 //! `cargo xtask audit`: may we use what we use, and where does it come from?
 //!
 //! Reads `cargo metadata` and `.deny.toml`: every package's licence must be allowed, every
-//! package must come from the one registry, no package may be on the list of banned ones, and
-//! every advisory that we except must still concern a package of the lock file. Needs no network
-//! of its own. New advisories are beyond it: where `cargo-deny` is installed it is asked for
-//! them, and the note says loudly when they were not checked (decision record 0006).
+//! package must come from the one registry, no package may be on the list of banned ones, and no
+//! version may have a known advisory that is not excepted with a reason. All but the last needs no
+//! network of its own; where the database of advisories cannot be had, the note says so loudly
+//! (decision record 0006).
 
+mod advisories;
 mod licence;
+mod version;
 
 use crate::tidy::Finding;
 use crate::{cargo, toml_subset};
+use advisories::Database;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
 
 const LISTS: &str = ".deny.toml";
 
@@ -34,16 +36,31 @@ pub(crate) fn run(root: &Path) -> Result<Audit, String> {
     let rules = toml_subset::parse(&text).map_err(|e| format!("{LISTS}: {e}"))?;
     let metadata = cargo::all_packages(root)?;
     let mut findings = judge(&metadata, &rules);
-    let advisories = ask_cargo_deny(root);
-    let note = match advisories {
-        Advisories::Checked => "advisories checked by cargo-deny".to_owned(),
-        Advisories::NotChecked(why) => format!("NEW ADVISORIES NOT CHECKED: {why}"),
-        Advisories::Found(said) => {
-            findings.push(Finding::at("advisories", "Cargo.lock", 0, said));
-            "cargo-deny names an advisory".to_owned()
+    let note = match advisories::find(root) {
+        Database::There { path, said } => {
+            findings.extend(known_faults(&path, &metadata, &rules));
+            said
         }
+        Database::Missing(why) => format!("NEW ADVISORIES NOT CHECKED: {why}"),
     };
     Ok(Audit { findings, note })
+}
+
+/// What is known of the packages, without what is excepted.
+fn known_faults(database: &Path, metadata: &Value, rules: &Value) -> Vec<Finding> {
+    let packages = metadata["packages"].as_array();
+    let packages = packages.into_iter().flatten();
+    let foreign: Vec<(&str, &str)> = packages
+        .filter(|package| !package["source"].is_null())
+        .map(|package| (text(&package["name"]), text(&package["version"])))
+        .collect();
+    let excepted = rules["advisories"]["ignore"].as_array();
+    let excepted: Vec<&str> = excepted
+        .into_iter()
+        .flatten()
+        .map(|entry| text(&entry["id"]))
+        .collect();
+    advisories::judge(database, &foreign, &excepted)
 }
 
 /// All offline checks. Pure.
@@ -137,40 +154,6 @@ fn open_requirements(packages: &[Value], findings: &mut Vec<Finding>) {
     }
 }
 
-enum Advisories {
-    Checked,
-    NotChecked(String),
-    Found(String),
-}
-
-fn ask_cargo_deny(root: &Path) -> Advisories {
-    let there = cargo::command(root, &["deny", "--version"])
-        .stderr(Stdio::null())
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !there {
-        return Advisories::NotChecked("cargo-deny is not installed".to_owned());
-    }
-    match cargo::command(root, &["deny", "check", "advisories"]).output() {
-        Ok(output) => sort_answer(
-            output.status.success(),
-            &String::from_utf8_lossy(&output.stderr),
-        ),
-        Err(error) => Advisories::NotChecked(format!("cargo-deny did not start: {error}")),
-    }
-}
-
-/// An unreachable database is no verdict on our packages; anything else that fails is.
-fn sort_answer(success: bool, said: &str) -> Advisories {
-    let unreachable =
-        said.contains("fetch advisory database") || said.contains("load advisory database");
-    match (success, unreachable) {
-        (true, _) => Advisories::Checked,
-        (false, true) => Advisories::NotChecked("its database cannot be reached".to_owned()),
-        (false, false) => Advisories::Found(said.trim().to_owned()),
-    }
-}
-
 /// The strings of a list; with `key`, of that field of its tables.
 fn strings<'a>(list: &'a Value, key: Option<&str>) -> BTreeSet<&'a str> {
     let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -254,11 +237,21 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_cargo_deny_is_a_finding_unless_its_database_is_out_of_reach() {
-        let far = sort_answer(false, "error: failed to fetch advisory database");
-        let bad = sort_answer(false, "error[vulnerability]: uncontrolled recursion");
+    fn a_package_of_the_lock_file_with_an_advisory_is_refused() {
+        let database = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/advisories");
+        let packages = [
+            package("leaky", "MIT", "registry+x"),
+            package("old", "MIT", "registry+x"),
+        ];
+        let metadata = json!({ "packages": packages });
 
-        assert!(matches!(far, Advisories::NotChecked(_)));
-        assert!(matches!(bad, Advisories::Found(_)));
+        let findings = known_faults(&database, &metadata, &rules());
+
+        let said: String = findings.iter().map(|f| format!("{f}\n")).collect();
+        assert!(
+            said.contains("leaky 1.0.0 is vulnerable: RUSTSEC-2020-0001"),
+            "{said}"
+        );
+        assert!(said.contains("R-1 is excepted and concerns no"), "{said}");
     }
 }

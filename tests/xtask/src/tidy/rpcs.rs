@@ -1,6 +1,6 @@
 //! Every call that is meant for people can be made from the command line.
 //!
-//! Those are the calls of the admin, explain, events and batch services, read from their
+//! Those are the calls of the admin, explain, events, batch and node services, read from their
 //! descriptions in `proto/mete`. A call counts as reachable when one file of the binary's source
 //! names its request message and its package. One that has no command on purpose is listed with
 //! a reason as `[[rpc]]` in `tests/xtask/ratchet.toml`.
@@ -10,11 +10,12 @@ use crate::toml_subset;
 use crate::tree::Tree;
 use std::collections::BTreeSet;
 
-const SERVICES: [&str; 4] = [
+const SERVICES: [&str; 5] = [
     "proto/mete/admin/",
     "proto/mete/batch/",
     "proto/mete/events/",
     "proto/mete/explain/",
+    "proto/mete/node/",
 ];
 const CALLERS: &str = "src/";
 const LIST: &str = "tests/xtask/ratchet.toml";
