@@ -4,6 +4,7 @@
 //! what is listed and changed, [`mod@bench`] for measurements. [`globals`] holds the flags of all
 //! of them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -39,6 +40,50 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Reads a command line.
+    ///
+    /// # Errors
+    /// What the parser says.
+    pub fn read<I, T>(words: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString>,
+    {
+        Self::try_parse_from(with_numbers(words.into_iter().map(Into::into)))
+    }
+}
+
+/// Joins `--memory -1GiB` to `--memory=-1GiB`. No flag of ours begins with a digit, so a negative
+/// number behind a flag is its value: it is then refused as a number, with what is permitted, and
+/// not as an unknown flag.
+fn with_numbers(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    let mut ours = true;
+    for word in words {
+        ours &= word != "--";
+        let is_number = word
+            .to_str()
+            .and_then(|text| text.strip_prefix('-'))
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'));
+        let flag = joined
+            .last_mut()
+            .filter(|flag| flag.to_str().is_some_and(is_long_flag));
+        match flag {
+            Some(flag) if ours && is_number => {
+                flag.push("=");
+                flag.push(word);
+            }
+            Some(_) | None => joined.push(word),
+        }
+    }
+    joined
+}
+
+fn is_long_flag(word: &str) -> bool {
+    word.len() > 2 && word.starts_with("--") && !word.contains('=')
+}
+
 /// Commands of the first level.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -68,6 +113,8 @@ pub enum Command {
     Logs(batch::Logs),
     /// The cluster on one screen
     Status,
+    /// A live view: roles, nodes, and what waits
+    Top(objects::Top),
     /// Why something waits, runs, or gets nothing
     Why(objects::Why),
     /// What happened, in order
@@ -129,7 +176,23 @@ pub struct Man {
 /// `help`.
 #[derive(Clone, Debug, Args)]
 pub struct Help {
-    /// A reason code such as NO_CAPACITY, `codes` for all of them, or a command such as `batch run`
+    /// A reason code such as NO_CAPACITY, `codes` for all of them, a command such as `batch run`,
+    /// or `schema` for the JSON Schema of all output
     #[arg(value_name = "CODE|TOPIC", add = crate::cli::support::names::codes())]
     pub topic: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_number_belongs_to_the_flag_before_it_and_never_to_the_users_command() {
+        let words = "mete run --memory -1GiB --yes -v --priority=-2 -3 -- head --lines -5";
+        let read = with_numbers(words.split(' ').map(OsString::from));
+        assert_eq!(
+            read.join(std::ffi::OsStr::new(" ")),
+            "mete run --memory=-1GiB --yes -v --priority=-2 -3 -- head --lines -5"
+        );
+    }
 }

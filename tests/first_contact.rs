@@ -479,6 +479,84 @@ fn two_dev_clusters_on_one_machine_do_not_meet_and_leave_nothing_behind() {
 }
 
 #[test]
+fn what_a_killed_dev_cluster_has_left_is_cleared_by_the_next_one_and_a_living_one_is_not_touched() {
+    let mut site = Site::dev(&["--nodes", "2"]);
+    let script = "echo $$ >> pids; exec sleep 1000";
+    let flags = [
+        "submit", "--cpus", "0.1", "--array", "0-1", "--", "sh", "-c", script,
+    ];
+    let started = |site: &Site, count: usize| -> Vec<(u32, u64)> {
+        until("the tasks to say their process ids", || {
+            let text = std::fs::read_to_string(site.path("work/pids")).unwrap_or_default();
+            let pids = text.lines().filter_map(|line| line.parse::<u32>().ok());
+            let alive: Vec<_> = pids
+                .filter_map(|pid| alive_since(pid).map(|at| (pid, at)))
+                .collect();
+            holds(alive.len() == count, || text.clone()).map(|()| alive)
+        })
+    };
+    let homes = |site: &Site| -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(site.path("tmp")).expect("a directory");
+        let entries = entries.flatten().map(|entry| entry.path());
+        let named = |path: &std::path::PathBuf| path.to_string_lossy().contains("mete-dev-");
+        entries.filter(named).collect()
+    };
+    site.mete(&flags).done();
+    let dead = started(&site, 2);
+    site.kill("dev");
+    assert_eq!(started(&site, 2), dead, "tasks outlive a killed cluster");
+    let [left] = homes(&site).try_into().expect("one directory is left");
+    // Somebody else's that lives, and one without a lock: nothing proves that these are dead.
+    let foreign = site.path("tmp/mete-dev-without-lock");
+    std::fs::create_dir(&foreign).expect("a directory");
+    site.spawn(
+        "second",
+        &["dev", "--listen", "127.0.0.1:0", "--nodes", "1"],
+    );
+    until("the second one to be ready", || {
+        let said = site.daemon("second").alive()?;
+        holds(said.contains("try: mete run"), || said)
+    });
+    let said = site.daemon("second").said();
+    let path = left.display().to_string();
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains(&path)).collect();
+    assert_eq!(lines.len(), 1, "said in one line: {said}");
+    assert!(lines[0].contains("2 tasks ended"), "{said}");
+    for (pid, at) in dead {
+        assert_ne!(alive_since(pid), Some(at), "{pid} still runs");
+    }
+    assert!(!left.exists() && foreign.exists(), "{said}");
+    // The second one lives: a third finds nothing to clear.
+    let [living] = {
+        let mut all = homes(&site);
+        all.retain(|path| *path != foreign);
+        all.try_into().expect("one directory")
+    };
+    site.spawn(
+        "third",
+        &[
+            "dev",
+            "--listen",
+            "127.0.0.1:0",
+            "--nodes",
+            "0",
+            "--fake",
+            "1",
+        ],
+    );
+    until("the third one to be ready", || {
+        let said = site.daemon("third").alive()?;
+        holds(said.contains("frameworks batch"), || said)
+    });
+    let said = site.daemon("third").said();
+    assert!(!said.contains("cleared up"), "{said}");
+    assert!(living.exists(), "the second one's directory");
+    site.daemon("second")
+        .alive()
+        .expect("the second one goes on");
+}
+
+#[test]
 fn what_a_dev_cluster_keeps_in_a_state_directory_is_there_again() {
     let mut site = Site::new();
     let state = site.arg("state");

@@ -42,7 +42,15 @@ fn a_quantity_that_cannot_be_meant_is_refused_before_anything_is_sent() {
     let mut site = Site::new();
     // Nobody listens there: whatever is sent would be refused with another code.
     site.set_address("127.0.0.1:1");
-    let refused: [(&[&str], &str); 10] = [
+    let refused: [(&[&str], &str); 18] = [
+        (&["--cpus", "-1"], "such as 2, 0.5 or 500m"),
+        (&["--memory", "-1GiB"], "at most 8PiB"),
+        (&["--memory", "9PiB"], "at most 8PiB"),
+        (&["--retries", "-1"], "-1"),
+        (&["--time", "0s"], "at least 1ms"),
+        (&["--timeout", "0s"], "at least 1ms"),
+        (&["--timeout", "-5s"], "30s"),
+        (&["--watch=0.01"], "0.1 seconds"),
         (&["--cpus", "0.0001"], "below 0.001"),
         (&["--cpus", "99999999999999999999"], "cpus"),
         (&["--cpus=-1"], "cpus"),
@@ -154,6 +162,11 @@ fn a_port_in_use_and_an_address_that_is_not_loopback_are_refused_by_every_daemon
     for daemon in daemons {
         let answer = site.mete(&[daemon, &["--listen", &taken]].concat());
         answer.refused(1, "ADDRESS_IN_USE").says(&taken);
+        let serves = ["listens on", "serves its node API"];
+        assert!(
+            !serves.iter().any(|text| answer.stderr.contains(text)),
+            "{answer}"
+        );
         let answer = site.mete(&[daemon, &["--listen", "0.0.0.0:0"]].concat());
         answer.refused(1, "NOT_LOOPBACK").says("--insecure");
         let answer = site.mete(&[daemon, &["--listen", "nowhere"]].concat());
@@ -167,7 +180,9 @@ fn a_state_directory_that_is_missing_or_foreign_is_refused() {
     site.set_address("127.0.0.1:1");
     let none = site.arg("none");
     let start = |directory: &str| site.mete(&["master", "start", "--state-dir", directory]);
-    start(&none).refused(1, "STATE_DIRECTORY").says(&none);
+    let refused = start(&none);
+    refused.refused(1, "STATE_DIRECTORY").says(&none);
+    assert!(!refused.stderr.contains("listens on"), "{refused}");
     assert!(!Path::new(&none).exists(), "starting makes no directory");
     let foreign = site.arg("foreign");
     std::fs::create_dir(&foreign).expect("a directory");
@@ -207,7 +222,9 @@ fn a_state_directory_in_use_is_refused_and_its_owner_notices_nothing() {
         "--listen",
         "127.0.0.1:0",
     ];
-    site.mete(&second).refused(1, "STATE_LOCKED").says(&master);
+    let refused = site.mete(&second);
+    refused.refused(1, "STATE_LOCKED").says(&master);
+    assert!(!refused.stderr.contains("listens on"), "{refused}");
     site.start_agent("n1", &["--share", "500m,1GiB"]);
     let (state, run) = (site.arg("n1"), site.arg("run"));
     let second = [
@@ -222,6 +239,7 @@ fn a_state_directory_in_use_is_refused_and_its_owner_notices_nothing() {
     ];
     let second = site.mete(&[&second[..], &["--listen", "127.0.0.1:0"]].concat());
     second.refused(1, "STATE_LOCKED").says(&state);
+    assert!(!second.stderr.contains("serves its node API"), "{second}");
     // The first ones noticed nothing.
     site.wait_for_node("n1", "ready");
     let agent = [
@@ -267,6 +285,8 @@ fn an_agent_is_given_no_more_than_the_machine_has() {
     );
     let answer = site.mete(&[&start[..], &["--cpus", "0"]].concat());
     answer.refused(2, "USAGE").says("--memory");
+    let answer = site.mete(&[&start[..], &["--share", "0,0"]].concat());
+    answer.refused(2, "USAGE").says("10m,64MiB");
 }
 
 #[test]

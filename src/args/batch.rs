@@ -68,7 +68,7 @@ pub struct JobFlags {
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
     /// How long an element may run, such as 4h
-    #[arg(long, value_name = "SPAN")]
+    #[arg(long, value_name = "SPAN", value_parser = values::some_time)]
     pub time: Option<Span>,
     /// Order within the role: higher goes first
     #[arg(long, value_name = "N", allow_negative_numbers = true)]

@@ -19,6 +19,20 @@ pub enum Color {
     Never,
 }
 
+/// How to say what is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Progress {
+    /// One line that is redrawn on a terminal, else a line for each change
+    #[default]
+    Auto,
+    /// A line for each change
+    Plain,
+    /// The same as JSON
+    Json,
+    /// Nothing
+    None,
+}
+
 /// The flags.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
@@ -45,11 +59,21 @@ pub struct Globals {
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// How long to wait for an answer (30s); for `wait`, how long to wait at all
-    #[arg(long, global = true, value_name = "SPAN")]
+    #[arg(long, global = true, value_name = "SPAN", value_parser = values::some_time)]
     pub timeout: Option<Span>,
-    /// Keep a list up to date until Ctrl-C
+    /// Keep it up to date until Ctrl-C: a list at every change, all else (or with SECS) from time
+    /// to time
+    #[arg(
+        long, global = true, value_name = "SECS", num_args = 0..=1, require_equals = true,
+        default_missing_value = "0", value_parser = values::pause
+    )]
+    pub watch: Option<Span>,
+    /// Exit with 9 when what is shown is not as one wants it: not ready, not connected, waiting
     #[arg(long, global = true)]
-    pub watch: bool,
+    pub check: bool,
+    /// How to say on stderr what is waited for
+    #[arg(long, global = true, value_name = "HOW", value_enum, default_value_t)]
+    pub progress: Progress,
     /// Do not ask before doing what cannot be undone
     #[arg(short = 'y', long, global = true)]
     pub yes: bool,
@@ -59,7 +83,7 @@ pub struct Globals {
     /// When to use colour
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub color: Color,
-    /// Only these fields, in this order
+    /// Only these fields, in this order; a dot goes deeper: total.cpu_milli, labels.rack
     #[arg(long, global = true, value_name = "A,B", value_delimiter = ',')]
     pub fields: Vec<String>,
     /// Only rows whose field has this value; may be repeated

@@ -40,6 +40,16 @@ pub struct Why {
     pub nodes: bool,
 }
 
+/// `top`.
+#[derive(Clone, Debug, Default, Args)]
+#[command(after_help = "\
+Keys: n nodes, q roles, j what waits, arrows choose, w why, / filter, ? help, x leaves.")]
+pub struct Top {
+    /// One plain frame, as in a pipe
+    #[arg(long)]
+    pub once: bool,
+}
+
 /// `events`.
 #[derive(Clone, Debug, Args)]
 pub struct Events {
@@ -127,6 +137,12 @@ pub struct FrameworkSet {
 pub enum Offer {
     /// Offers that are open
     List(OfferList),
+    /// One offer in full
+    Show {
+        /// The offer, such as o-3-17
+        #[arg(value_name = "OFFER")]
+        offer: String,
+    },
     /// Take open offers back
     Rescind {
         /// The offers, such as o-3-17
@@ -279,6 +295,8 @@ pub enum Context {
 /// `config …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Config {
+    /// Print a configuration file with every key explained
+    Default,
     /// What is set, and where that was said
     Show {
         /// Say where each value comes from

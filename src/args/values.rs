@@ -1,6 +1,7 @@
 //! Readers of values that the model has no type for. Each refusal says what is permitted.
 
-use mete_model::{Bytes, MilliCpu};
+use mete_agent::discover::part::{LEAST_CPU_MILLI, LEAST_MEMORY_BYTES};
+use mete_model::{Bytes, MilliCpu, Span};
 
 /// `NAME=VALUE`; the value may be empty and may hold further `=`.
 pub fn key_value(text: &str) -> Result<(String, String), String> {
@@ -41,13 +42,44 @@ pub struct Share {
     pub memory: Bytes,
 }
 
-/// `500m,1GiB`.
+/// `500m,1GiB`; no part of a machine is smaller than 10m,64MiB.
 pub fn share(text: &str) -> Result<Share, String> {
     let form = || "it has the form CPUS,MEMORY, such as 500m,1GiB".to_owned();
     let (cpu, memory) = text.split_once(',').ok_or_else(form)?;
-    let cpu = cpu.trim().parse().map_err(|error| format!("{error}"))?;
+    let cpu: MilliCpu = cpu.trim().parse().map_err(|error| format!("{error}"))?;
     let memory = bytes(memory.trim())?;
+    if cpu.0 < LEAST_CPU_MILLI || memory.0 < LEAST_MEMORY_BYTES {
+        return Err(format!(
+            "the smallest part of a machine is {} CPUs and {}, such as 10m,64MiB",
+            MilliCpu(LEAST_CPU_MILLI),
+            Bytes(LEAST_MEMORY_BYTES)
+        ));
+    }
     Ok(Share { cpu, memory })
+}
+
+/// Some time, more than none.
+pub fn some_time(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|error| format!("{error}"))?;
+    if span == Span::ZERO {
+        return Err("it must be more than nothing: at least 1ms, such as 30s or 5m".to_owned());
+    }
+    Ok(span)
+}
+
+/// Seconds between two looks, as `2`, `0.5` or `500ms`; `0` stands for "when something changes".
+pub fn pause(text: &str) -> Result<Span, String> {
+    let form = || "it is a number of seconds such as 2 or 0.5, or a time such as 500ms".to_owned();
+    let milli = text
+        .parse::<MilliCpu>()
+        .map(|seconds| Span(seconds.0))
+        .ok()
+        .filter(|_| !text.ends_with('m'));
+    let span = milli.or_else(|| text.parse().ok()).ok_or_else(form)?;
+    if span.0 != 0 && span.0 < 100 || span.0 > 86_400_000 {
+        return Err("two looks are 0.1 seconds to a day apart".to_owned());
+    }
+    Ok(span)
 }
 
 /// So many devices of a class.
@@ -204,5 +236,20 @@ mod tests {
         for bad in ["1", "1,", ",1GiB", "1,1XB"] {
             assert!(share(bad).is_err(), "{bad}");
         }
+        for small in ["0,0", "9m,1GiB", "1,63MiB"] {
+            assert!(share(small).is_err_and(|error| error.contains("10m,64MiB")));
+        }
+    }
+
+    #[test]
+    fn a_pause_is_seconds_and_a_timeout_more_than_nothing() {
+        assert_eq!(pause("2"), Ok(Span::seconds(2)));
+        assert_eq!(pause("0.5"), Ok(Span(500)));
+        assert_eq!(pause("500ms"), Ok(Span(500)));
+        for bad in ["x", "-1", "0.01", "2m0", "100000"] {
+            assert!(pause(bad).is_err(), "{bad}");
+        }
+        assert_eq!(some_time("5s"), Ok(Span::seconds(5)));
+        assert!(some_time("0s").is_err_and(|error| error.contains("at least 1ms")));
     }
 }

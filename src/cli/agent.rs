@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::support::client::{Client, node};
 use super::support::error::{CliError, Outcome};
-use super::support::print::{Listing, Row, Style, print_one};
+use super::support::print::{Listing, Row, Style, print_checked};
 use super::support::words;
 use crate::args::Globals;
 use crate::args::daemon::AgentShow;
@@ -30,7 +30,11 @@ pub async fn show(globals: &Globals, flags: AgentShow) -> Outcome {
         .await?
         .into_inner();
     let text = text(&ledger, &style)?;
-    print_one(&style, "Ledger", None, facts(&ledger), &text)
+    let odd = ledger.runs.iter().find(|run| !run.quarantined.is_empty());
+    let amiss = odd.map_or_else(String::new, |run| {
+        format!("has a run in quarantine: {}", run.quarantined)
+    });
+    print_checked(&style, "Ledger", None, facts(&ledger), &text, &amiss)
 }
 
 async fn address_of(client: &Client, name: &str) -> Outcome<String> {

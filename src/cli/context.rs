@@ -1,11 +1,11 @@
 //! `mete context`: clusters this user knows.
 
 use mete_model::Code;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::support::context::{ClientConfig, Context, config_path};
 use super::support::error::{CliError, Outcome};
-use super::support::print::{Listing, Row, Style, nearest, note};
+use super::support::print::{Listing, Row, Style, nearest, print_one};
 use crate::args::Globals;
 use crate::args::objects::Context as Command;
 
@@ -17,7 +17,7 @@ pub fn run(globals: &Globals, command: Command) -> Outcome {
     let path = config_path();
     let mut config = ClientConfig::load(&path)?;
     let style = Style::of(globals);
-    let said = match command {
+    let (name, said) = match command {
         Command::List => return listing(&config, None).print(&style),
         Command::Show { name } => {
             let name = name.or_else(|| config.current.clone());
@@ -28,25 +28,34 @@ pub fn run(globals: &Globals, command: Command) -> Outcome {
         Command::Use { name } => {
             find(&config, &name)?;
             config.current = Some(name.clone());
-            format!("'{name}' is the current context")
+            let said = format!("'{name}' is the current context");
+            (name, said)
         }
-        Command::Set { name } => set(&mut config, globals, name)?,
+        Command::Set { name } => {
+            let said = set(&mut config, globals, name.clone())?;
+            (name, said)
+        }
         Command::Rm { name } => {
             find(&config, &name)?;
             config.contexts.remove(&name);
             if config.current.as_ref() == Some(&name) {
                 config.current = None;
             }
-            format!("'{name}' is forgotten")
+            let said = format!("'{name}' is forgotten");
+            (name, said)
         }
     };
-    if globals.dry_run {
-        note(&format!("dry run, nothing was written: {said}"));
-        return Ok(());
-    }
-    config.save(&path)?;
-    note(&said);
-    Ok(())
+    let text = if globals.dry_run {
+        format!("dry run, nothing was written: {said}")
+    } else {
+        config.save(&path)?;
+        said
+    };
+    let Some(row) = listing(&config, Some(&name)).rows.pop() else {
+        let item = json!({ "name": name, "dry_run": globals.dry_run });
+        return print_one(&style, "ContextRemoved", None, item, &text);
+    };
+    print_one(&style, "Context", None, Value::Object(row.facts), &text)
 }
 
 fn set(config: &mut ClientConfig, globals: &Globals, name: String) -> Outcome<String> {

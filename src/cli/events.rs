@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// # Errors
 /// The refusal: `COMPACTED` when what was asked for is no longer held.
 pub async fn run(client: &Client, flags: Events) -> Outcome {
-    let follow = flags.follow || client.globals.watch;
+    let follow = flags.follow || client.globals.watch.is_some();
     let mut request = WatchRequest {
         follow,
         ..WatchRequest::default()

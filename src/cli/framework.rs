@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::support::client::{Client, admin};
 use super::support::confirm::confirm;
 use super::support::error::{CliError, Outcome};
-use super::support::print::{Listing, Row, print_one};
+use super::support::print::{Listing, Row, print_checked, print_one};
 use super::support::{watch, words};
 use crate::args::objects::{Framework as Command, FrameworkSet};
 
@@ -88,6 +88,15 @@ fn row(framework: &Framework) -> Row {
         ],
         facts(framework),
     )
+    .amiss(amiss(framework))
+}
+
+/// A framework that was torn down on purpose is as it shall be.
+fn amiss(framework: &Framework) -> String {
+    match framework.state.as_str() {
+        "connected" | "torn_down" => String::new(),
+        state => format!("is {state} for {}", words::ago(framework.state_since_ms)),
+    }
 }
 
 fn facts(framework: &Framework) -> Value {
@@ -165,7 +174,15 @@ async fn show(client: &Client, name: &str) -> Outcome {
     if !claims.rows.is_empty() {
         text = format!("{text}\n{}", claims.text(&client.style.as_table())?);
     }
-    print_one(&client.style, "Framework", Some(revision), item, &text)
+    let amiss = amiss(&framework);
+    print_checked(
+        &client.style,
+        "Framework",
+        Some(revision),
+        item,
+        &text,
+        &amiss,
+    )
 }
 
 /// Claims as a listing.

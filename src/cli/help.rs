@@ -2,9 +2,11 @@
 
 use clap::CommandFactory;
 use mete_model::Code;
+use serde_json::json;
 
 use super::support::error::{CliError, Outcome};
-use super::support::print::{nearest, out};
+use super::support::print::{Listing, Row, Style, nearest, out};
+use super::support::schema;
 use crate::args::Cli;
 
 macro_rules! pages {
@@ -26,6 +28,7 @@ pages![
     "BUNDLE_SPLIT",
     "BUSY",
     "CALL_GAP",
+    "CHECK_FAILED",
     "COMPACTED",
     "CONFLICT",
     "CORES_SHORT",
@@ -104,25 +107,33 @@ pages![
 ///
 /// # Errors
 /// `NOT_FOUND` with the nearest code or command.
-pub fn help(topic: &[String]) -> Outcome {
+pub fn help(topic: &[String], style: &Style) -> Outcome {
     match topic {
         [] => out(&Cli::command().render_long_help().to_string()),
-        [word] if word == "codes" => out(&codes()),
+        [word] if word == "codes" => codes().print(style),
+        [word] if word == "schema" => out(&schema::document()),
         [word] if word.contains('_') || *word == word.to_uppercase() => page(word),
         words => command(words),
     }
 }
 
 /// One line for each code.
-fn codes() -> String {
-    let about = |page: &str| {
-        let text = page.lines().skip(1).find(|line| !line.is_empty());
-        text.unwrap_or_default().to_owned()
-    };
-    PAGES
-        .iter()
-        .map(|(code, page)| format!("{code:<20} {}\n", about(page)))
-        .collect()
+fn codes() -> Listing {
+    let rows = PAGES.iter().map(|(code, page)| {
+        let about = page.lines().skip(1).find(|line| !line.is_empty());
+        let about = about.unwrap_or_default().to_owned();
+        let facts = json!({ "name": code, "about": about });
+        Row::new(*code, vec![(*code).to_owned(), about], facts)
+    });
+    Listing {
+        kind: "CodeList",
+        revision: None,
+        columns: vec!["CODE", "ABOUT"],
+        narrow: 2,
+        rows: rows.collect(),
+        footer: String::new(),
+        warnings: Vec::new(),
+    }
 }
 
 fn page(word: &str) -> Outcome {
@@ -186,9 +197,10 @@ mod tests {
 
     #[test]
     fn an_unknown_topic_is_told_the_nearest_one() {
-        let error = help(&["NO_CAPACTY".to_owned()]).expect_err("unknown");
+        let error = help(&["NO_CAPACTY".to_owned()], &Style::default()).expect_err("unknown");
         assert!(error.sentence.contains("NO_CAPACITY"), "{error}");
-        let error = help(&["node".to_owned(), "lst".to_owned()]).expect_err("unknown");
+        let error =
+            help(&["node".to_owned(), "lst".to_owned()], &Style::default()).expect_err("unknown");
         assert!(error.sentence.contains("did you mean 'list'"), "{error}");
         assert_eq!(error.exit, 3);
     }

@@ -6,11 +6,14 @@
 //! exit code says who failed.
 
 use std::ffi::OsString;
+use std::pin::Pin;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use mete_model::Code;
 
+use crate::args::batch::Batch;
 use crate::args::daemon::{Agent, Service};
 use crate::args::globals::Color;
 use crate::args::{Cli, Command, Globals};
@@ -32,12 +35,19 @@ pub mod shell;
 pub mod status;
 pub mod support;
 pub mod task;
+pub mod top;
 pub mod why;
 
 use support::client::Client;
 use support::error::{CliError, Outcome, exit};
-use support::print::{Format, Style, out, show_error};
+use support::guard::{guard, is_repeated};
+use support::print::{
+    Format, Style, close_frame, note, open_frame, print_one, reader_is_gone, show_error,
+};
 use support::usage;
+
+/// Between two looks of a command that `--watch` repeats, when nothing is said.
+const USUAL_PAUSE: Duration = Duration::from_secs(2);
 
 /// Runs one command and gives its exit code.
 #[must_use]
@@ -45,7 +55,7 @@ pub fn start() -> ExitCode {
     clap_complete::CompleteEnv::with_factory(Cli::command).complete();
     report_panics();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let parsed = Cli::try_parse_from(&arguments);
+    let parsed = Cli::read(&arguments);
     let (outcome, format, color, verbose) = match parsed {
         Ok(cli) => {
             let format = Style::of(&cli.globals).format;
@@ -98,10 +108,33 @@ fn in_runtime(cli: Cli) -> Outcome<u8> {
             format!("the runtime does not start: {error}"),
         )
     })?;
-    let outcome = runtime.block_on(Box::pin(run(cli)));
+    let outcome = guard(&cli).and_then(|()| runtime.block_on(Box::pin(repeated(cli))));
     // A thread that still waits for something (a name, a disk) must not keep a command from ending.
     runtime.shutdown_timeout(std::time::Duration::from_millis(500));
     outcome
+}
+
+/// Does it once, or with `--watch` again and again until Ctrl-C.
+async fn repeated(cli: Cli) -> Outcome<u8> {
+    if !is_repeated(&cli) {
+        return Box::pin(run(cli)).await;
+    }
+    let pause = cli.globals.watch.filter(|pause| pause.0 > 0);
+    let pause = pause.map_or(USUAL_PAUSE, Duration::from);
+    loop {
+        open_frame();
+        let done = Box::pin(run(cli.clone())).await;
+        close_frame()?;
+        match done {
+            Ok(_) if reader_is_gone() => return Ok(0),
+            Ok(_) => {}
+            Err(error) if error.is_passing() || error.is(Code::CheckFailed) => {
+                note(&format!("-- {}; looking again --", error.sentence));
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 async fn run(cli: Cli) -> Outcome<u8> {
@@ -110,6 +143,7 @@ async fn run(cli: Cli) -> Outcome<u8> {
     let done = |()| 0;
     match cli.command {
         Command::Status => status::run(&client()?).await.map(done),
+        Command::Top(flags) => top::run(&client()?, &flags).await.map(done),
         Command::Why(flags) => why::run(&client()?, flags).await.map(done),
         Command::Events(flags) => events::run(&client()?, flags).await.map(done),
         Command::Node(command) => node::run(&client()?, command).await.map(done),
@@ -118,19 +152,17 @@ async fn run(cli: Cli) -> Outcome<u8> {
         Command::Task(command) => task::run(&client()?, command).await.map(done),
         Command::Quota(command) => quota::run(&client()?, command).await.map(done),
         Command::Admin(command) => admin::run(&client()?, command).await.map(done),
-        Command::Batch(command) => batch::run(globals, command).await,
-        Command::Run(flags) => batch::run(globals, crate::args::batch::Batch::Run(flags)).await,
-        Command::Submit(flags) => {
-            batch::run(globals, crate::args::batch::Batch::Submit(flags)).await
-        }
-        Command::Ps(flags) => batch::run(globals, crate::args::batch::Batch::List(flags)).await,
-        Command::Logs(flags) => batch::run(globals, crate::args::batch::Batch::Logs(flags)).await,
+        Command::Batch(command) => jobs(globals, command).await,
+        Command::Run(flags) => jobs(globals, Batch::Run(flags)).await,
+        Command::Submit(flags) => jobs(globals, Batch::Submit(flags)).await,
+        Command::Ps(flags) => jobs(globals, Batch::List(flags)).await,
+        Command::Logs(flags) => jobs(globals, Batch::Logs(flags)).await,
         Command::Context(command) => context::run(globals, command).map(done),
         Command::Config(command) => config::run(globals, command).map(done),
         Command::Completion(flags) => shell::completion(&flags.shell).map(done),
         Command::Man(flags) => shell::man(&flags.directory).map(done),
-        Command::Help(flags) => help::help(&flags.topic).map(done),
-        Command::Version => out(&format!("mete {}\n", env!("CARGO_PKG_VERSION"))).map(done),
+        Command::Help(flags) => help::help(&flags.topic, &Style::of(globals)).map(done),
+        Command::Version => version(&Style::of(globals)).map(done),
         Command::Agent(Agent::Show(flags)) => agent::show(globals, flags).await.map(done),
         Command::Dev(_)
         | Command::Demo(_)
@@ -139,6 +171,20 @@ async fn run(cli: Cli) -> Outcome<u8> {
         | Command::Service(_)
         | Command::Bench(_) => Box::pin(daemon(globals, cli.command)).await,
     }
+}
+
+/// Boxed: following a job with all its logs takes much room.
+fn jobs(
+    globals: &Globals,
+    command: Batch,
+) -> Pin<Box<dyn Future<Output = Outcome<u8>> + Send + '_>> {
+    Box::pin(batch::run(globals, command))
+}
+
+fn version(style: &Style) -> Outcome {
+    let version = env!("CARGO_PKG_VERSION");
+    let item = serde_json::json!({ "name": "mete", "version": version });
+    print_one(style, "Version", None, item, &format!("mete {version}"))
 }
 
 /// What runs long or measures.
@@ -151,7 +197,7 @@ async fn daemon(globals: &Globals, command: Command) -> Outcome<u8> {
     match command {
         Command::Dev(flags) => commands::dev(flags).await.map(done),
         Command::Demo(flags) => Box::pin(commands::demo(flags)).await.map(done),
-        Command::Master(flags) => commands::master(flags).await.map(done),
+        Command::Master(flags) => commands::master(flags, &style).await.map(done),
         Command::Agent(Agent::Start(flags)) => {
             commands::agent_start(flags, masters()?).await.map(done)
         }
@@ -167,6 +213,7 @@ async fn daemon(globals: &Globals, command: Command) -> Outcome<u8> {
         | Command::Ps(_)
         | Command::Logs(_)
         | Command::Status
+        | Command::Top(_)
         | Command::Why(_)
         | Command::Events(_)
         | Command::Node(_)
@@ -254,11 +301,12 @@ mod tests {
     }
 
     /// The commands of the tree, by family, that this release has.
-    const TREE: &str = "dev demo master:init,start agent:start,check,show service:start \
-        batch:start,submit,run,list,show,logs,wait,cancel run submit ps logs status why events \
-        node:list,show,rm framework:list,show,set,rm offer:list,rescind task:list,show,kill,logs \
-        quota:tree,set,rm admin:raft bench:launches,allocator,node,replay \
-        context:list,use,set,show,rm config:show,validate completion man help version";
+    const TREE: &str = "\
+        dev demo master:init,start agent:start,check,show service:start \
+        batch:start,submit,run,list,show,logs,wait,cancel run submit ps logs status top why \
+        events node:list,show,rm framework:list,show,set,rm offer:list,show,rescind \
+        task:list,show,kill,logs quota:tree,set,rm admin:raft bench:launches,allocator,node,replay \
+        context:list,use,set,show,rm config:default,show,validate completion man help version";
 
     #[test]
     fn every_command_of_the_tree_is_there_and_says_what_it_is_for() {

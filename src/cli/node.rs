@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::support::client::{Client, admin};
 use super::support::confirm::confirm;
 use super::support::error::{CliError, Outcome};
-use super::support::print::{Listing, Row, print_one};
+use super::support::print::{Listing, Row, print_checked, print_one};
 use super::support::{watch, words};
 use super::task;
 use crate::args::objects::{Node as Command, NodeList};
@@ -103,6 +103,11 @@ pub fn row(node: &Node) -> Row {
         ],
         facts(node),
     )
+    .amiss(match node.state.as_str() {
+        // A node that an operator has given up is as it shall be.
+        "ready" | "gone" => String::new(),
+        state => format!("is {state} for {}", words::ago(node.state_since_ms)),
+    })
 }
 
 fn facts(node: &Node) -> Value {
@@ -170,7 +175,11 @@ async fn show(client: &Client, name: &str) -> Outcome {
     if !tasks.rows.is_empty() {
         text = format!("{text}\n{}", tasks.text(&client.style.as_table())?);
     }
-    print_one(&client.style, "Node", Some(revision), item, &text)
+    let amiss = match node.state.as_str() {
+        "ready" => String::new(),
+        state => format!("is {state} for {}", words::ago(node.state_since_ms)),
+    };
+    print_checked(&client.style, "Node", Some(revision), item, &text, &amiss)
 }
 
 fn sheet(node: &Node) -> String {

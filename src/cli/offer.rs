@@ -1,13 +1,13 @@
-//! `mete offer`: list, rescind.
+//! `mete offer`: list, show, rescind.
 
-use mete_model::{Bytes, MilliCpu};
+use mete_model::{Bytes, Code, MilliCpu};
 use mete_proto::admin::v1::object::Object as Content;
 use mete_proto::admin::v1::{Filter, Kind, Object, OfferRow, RescindOffersRequest};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::support::client::{Client, admin};
-use super::support::error::Outcome;
-use super::support::print::{Listing, Row};
+use super::support::error::{CliError, Outcome};
+use super::support::print::{Listing, Row, print_one};
 use super::support::{verdicts, watch, words};
 use crate::args::objects::{Offer as Command, OfferList};
 
@@ -18,6 +18,7 @@ use crate::args::objects::{Offer as Command, OfferList};
 pub async fn run(client: &Client, command: Command) -> Outcome {
     match command {
         Command::List(flags) => list(client, flags).await,
+        Command::Show { offer } => show(client, &offer).await,
         Command::Rescind { offers } => rescind(client, offers).await,
     }
 }
@@ -100,6 +101,36 @@ fn row(offer: &OfferRow) -> Row {
     )
 }
 
+async fn show(client: &Client, id: &str) -> Outcome {
+    let (revision, object) = client.cluster.get(Kind::Offer, id).await?;
+    let Some(Content::Offer(offer)) = object.object else {
+        return Err(CliError::new(Code::NotFound, format!("no offer '{id}'")));
+    };
+    let resources = offer.resources.clone().unwrap_or_default();
+    let disk = match resources.disk_bytes {
+        0 => String::new(),
+        bytes => Bytes(bytes).to_string(),
+    };
+    let text = words::sheet(&[
+        ("offer", offer.id.clone()),
+        ("state", offer.state.clone()),
+        (
+            "framework",
+            format!("{} ({})", offer.framework, offer.framework_id),
+        ),
+        ("role", offer.role.clone()),
+        ("claim", offer.claim.clone()),
+        ("node", format!("{} ({})", offer.node, offer.agent_id)),
+        ("holds", words::amounts(&offer.resources)),
+        ("disk", disk),
+        ("slots", offer.slots.to_string()),
+        ("age", words::span(offer.age_ms)),
+        ("expires in", words::span(offer.expires_in_ms)),
+    ]);
+    let item = Value::Object(row(&offer).facts);
+    print_one(&client.style, "Offer", Some(revision), item, &text)
+}
+
 async fn rescind(client: &Client, offers: Vec<String>) -> Outcome {
     let request = RescindOffersRequest {
         offers: offers.clone(),
@@ -145,8 +176,8 @@ mod tests {
             .expect("a table");
         assert_eq!(
             text,
-            "OFFER   FRAMEWORK  ROLE  NODE  CPU  MEMORY  DEVICES  AGE    EXPIRES\n\
-             o-3-17  batch      ml    n07   0    0       -        400ms  9.6s\n"
+            "OFFER   FRAMEWORK  ROLE  NODE  CPU  MEMORY  DEVICES  AGE   EXPIRES\n\
+             o-3-17  batch      ml    n07   0    0       -        0.4s  9.6s\n"
         );
     }
 }

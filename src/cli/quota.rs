@@ -73,7 +73,8 @@ fn shown(role: &Role, all: &[Role]) -> String {
     }
 }
 
-fn row(role: &Role, all: &[Role]) -> Row {
+/// One role as a row.
+pub fn row(role: &Role, all: &[Role]) -> Row {
     let used = role.used.clone().unwrap_or_default();
     Row::new(
         role.path.clone(),
@@ -96,6 +97,11 @@ fn row(role: &Role, all: &[Role]) -> Row {
             "waiting": role.waiting,
         }),
     )
+    .amiss(match role.waiting {
+        0 => String::new(),
+        1 => "has 1 task that waits".to_owned(),
+        waiting => format!("has {waiting} tasks that wait"),
+    })
 }
 
 async fn set(client: &Client, path: String, weight: Option<u32>) -> Outcome {
@@ -122,6 +128,7 @@ async fn set(client: &Client, path: String, weight: Option<u32>) -> Outcome {
     });
     let text = format!("role {} {verb}{weight}", request.path);
     let item = json!({
+        "name": request.path,
         "path": request.path,
         "created": answer.created,
         "weight_milli": request.weight_milli,
@@ -147,7 +154,11 @@ async fn remove(client: &Client, path: String) -> Outcome {
     } else {
         "removed"
     };
-    let item = json!({ "path": request.path, "dry_run": request.dry_run });
+    let item = json!({
+        "name": request.path,
+        "path": request.path,
+        "dry_run": request.dry_run,
+    });
     let text = format!("role {} {word}", request.path);
     print_one(
         &client.style,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::support::client::{Client, admin};
 use super::support::error::Outcome;
-use super::support::print::print_one;
+use super::support::print::print_checked;
 use super::support::words;
 
 /// Nodes named below the figures at the most.
@@ -42,13 +42,31 @@ pub async fn run(client: &Client) -> Outcome {
         }));
     }
     let text = text(&status, &away);
-    print_one(
+    print_checked(
         &client.style,
         "Status",
         Some(status.revision),
         facts(&status),
         &text,
+        &amiss(&status),
     )
+}
+
+/// Wanted is a leader, every node ready (those given up apart), and nothing to warn of.
+fn amiss(status: &GetStatusResponse) -> String {
+    if let Some(warning) = status.warnings.first() {
+        return warning.clone();
+    }
+    let states = status.nodes.iter();
+    let away: Vec<String> = states
+        .filter(|(state, count)| !matches!(state.as_str(), "ready" | "gone") && **count > 0)
+        .map(|(state, count)| format!("{count} {state}"))
+        .collect();
+    if away.is_empty() {
+        String::new()
+    } else {
+        format!("has nodes that are not ready: {}", away.join(", "))
+    }
 }
 
 fn text(status: &GetStatusResponse, away: &[(String, String, u64)]) -> String {
@@ -175,7 +193,8 @@ fn devices(
         .collect()
 }
 
-fn facts(status: &GetStatusResponse) -> Value {
+/// The figures as facts.
+pub fn facts(status: &GetStatusResponse) -> Value {
     json!({
         "name": status.cluster_id,
         "cluster_id": status.cluster_id,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::support::client::{Client, admin};
 use super::support::error::{CliError, Outcome};
 use super::support::logs::{self, Copying, Source, Target};
-use super::support::print::{Listing, Row, note, print_one};
+use super::support::print::{Listing, Row, note, print_checked};
 use super::support::{watch, words};
 use crate::args::objects::{Task as Command, TaskKill, TaskList, TaskLogs};
 
@@ -112,12 +112,31 @@ fn row(task: &Task) -> Row {
         ],
         facts(task),
     )
+    .amiss(amiss(task))
+}
+
+/// Wanted is that it runs, or has ended well or because somebody wanted it.
+fn amiss(task: &Task) -> String {
+    use types::TaskPhase as Phase;
+    let phase = words::phase(task.phase());
+    match task.phase() {
+        Phase::Running | Phase::Finished | Phase::Killed if task.agent_state.is_empty() => {
+            String::new()
+        }
+        Phase::Finished | Phase::Killed => String::new(),
+        Phase::Running => format!("runs on node {}, {}", task.node, task.agent_state),
+        Phase::Failed | Phase::Lost | Phase::Refused => format!("is {phase} ({})", task.reason),
+        Phase::Unspecified | Phase::Staging | Phase::Starting | Phase::Finishing => {
+            format!("is {phase}")
+        }
+    }
 }
 
 fn facts(task: &Task) -> Value {
     let run = task.run.clone().unwrap_or_default();
     let (exit_code, exit_signal) = words::exit_facts(&task.exit);
     json!({
+        "name": run_name(task),
         "task": run.task,
         "attempt": run.attempt,
         "framework": task.framework,
@@ -157,7 +176,15 @@ async fn find(client: &Client, name: &str) -> Outcome<(u64, Task)> {
 async fn show(client: &Client, name: &str) -> Outcome {
     let (revision, task) = find(client, name).await?;
     let text = sheet(&task);
-    print_one(&client.style, "Task", Some(revision), facts(&task), &text)
+    let amiss = amiss(&task);
+    print_checked(
+        &client.style,
+        "Task",
+        Some(revision),
+        facts(&task),
+        &text,
+        &amiss,
+    )
 }
 
 fn sheet(task: &Task) -> String {

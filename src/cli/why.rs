@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::batch;
 use super::support::client::{Client, explain};
 use super::support::error::Outcome;
-use super::support::print::print_one;
+use super::support::print::print_checked;
 use super::support::words;
 use crate::args::objects::{Subject as Kind, Why};
 
@@ -19,6 +19,27 @@ const MOST_NAMED: usize = 8;
 /// # Errors
 /// The refusal.
 pub async fn run(client: &Client, why: Why) -> Outcome {
+    let answer = answered(client, &why).await?;
+    let text = text(&answer, why.nodes);
+    print_checked(
+        &client.style,
+        "Why",
+        Some(answer.revision),
+        facts(&why.name, &answer),
+        &text,
+        &amiss(&answer),
+    )
+}
+
+/// The answer as people read it, for a view that shows it in its own way.
+///
+/// # Errors
+/// The refusal.
+pub async fn told(client: &Client, why: &Why) -> Outcome<String> {
+    Ok(text(&answered(client, why).await?, why.nodes))
+}
+
+async fn answered(client: &Client, why: &Why) -> Outcome<ExplainResponse> {
     let subject = match why.subject {
         Kind::Job => Subject::Job,
         Kind::Task => Subject::Task,
@@ -27,24 +48,40 @@ pub async fn run(client: &Client, why: Why) -> Outcome {
         Kind::Role => Subject::Role,
         Kind::Claim => Subject::Claim,
     };
-    let answer = match ask(client, subject, &why.name, why.nodes).await {
+    match ask(client, subject, &why.name, why.nodes).await {
         // The master knows whole names only; the batch framework knows what a prefix means.
         Err(error) if subject == Subject::Job && error.is(Code::NotFound) => {
             let (row, _, _) = batch::show::get(client, &why.name).await?;
             ask(client, subject, &row.job, why.nodes)
                 .await
-                .map_err(|_| error)?
+                .map_err(|_| error)
         }
-        answer => answer?,
-    };
-    let text = text(&answer, why.nodes);
-    print_one(
-        &client.style,
-        "Why",
-        Some(answer.revision),
-        facts(&why.name, &answer),
-        &text,
-    )
+        answer => answer,
+    }
+}
+
+/// States in which something is not as one wants it.
+const AMISS: [&str; 8] = [
+    "waiting",
+    "no_offers",
+    "unreachable",
+    "recovering",
+    "disconnected",
+    "gone",
+    "failed",
+    "lost",
+];
+
+fn amiss(answer: &ExplainResponse) -> String {
+    let first = answer.reasons.first();
+    let said = first.map_or_else(String::new, |first| {
+        format!(": {} {}", first.code, first.detail)
+    });
+    if AMISS.contains(&answer.state.as_str()) {
+        format!("is {}{said}", answer.state.replace('_', " "))
+    } else {
+        String::new()
+    }
 }
 
 /// Asks the leader.

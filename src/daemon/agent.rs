@@ -12,7 +12,7 @@ use mete_model::Device;
 use mete_proto::dial::TcpDial;
 use tokio::sync::watch;
 
-use super::{bind, stop_signal};
+use super::{announced, bind, stop_signal};
 use crate::cli::support::error::{CliError, Outcome};
 use crate::cli::support::print::note;
 
@@ -60,7 +60,6 @@ pub async fn start(settings: Settings) -> Outcome {
     config.cgroup_root = settings.cgroup_root;
     config.run_directory = settings.run_directory;
     config.node_address.clone_from(&address);
-    note(&format!("agent serves its node API on {address}"));
     let changes = watch::Sender::new(AgentState::default());
     let mut linked = changes.subscribe();
     let telling = async move {
@@ -73,12 +72,16 @@ pub async fn start(settings: Settings) -> Outcome {
         }
         std::future::pending::<()>().await;
     };
-    tokio::select! {
-        result = mete_agent::shell::run(config, Some(listener), changes, stop_signal()) => {
-            result.map_err(|error| from_start(&error))
+    let running = Box::pin(async {
+        tokio::select! {
+            result = mete_agent::shell::run(config, Some(listener), changes, stop_signal()) => {
+                result.map_err(|error| from_start(&error))
+            }
+            () = telling => Ok(()),
         }
-        () = telling => Ok(()),
-    }
+    });
+    let text = format!("agent serves its node API on {address}");
+    announced(&address, text, running).await
 }
 
 /// An agent's refusal to start, in the command line's shape.

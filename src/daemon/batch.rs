@@ -1,8 +1,7 @@
 //! `mete batch start`: the batch framework.
 
-use super::{bind, stop_signal};
+use super::{announced, bind, stop_signal};
 use crate::cli::support::error::{CliError, Outcome};
-use crate::cli::support::print::note;
 
 /// What the batch framework is told.
 #[derive(Clone, Debug)]
@@ -29,12 +28,14 @@ pub async fn start(settings: Settings) -> Outcome {
         .local_addr()
         .map(|address| address.to_string())
         .unwrap_or_default();
-    note(&format!("batch listens on {address}"));
     let mut config = mete_batch::Config::new(settings.masters, settings.roles);
     config.session.name = settings.name;
-    mete_batch::run(config, listener, stop_signal())
-        .await
-        .map_err(|error| from_sdk(&error))
+    let running = Box::pin(async {
+        mete_batch::run(config, listener, stop_signal())
+            .await
+            .map_err(|error| from_sdk(&error))
+    });
+    announced(&address, format!("batch listens on {address}"), running).await
 }
 
 /// An error of the SDK, in the command line's shape.

@@ -59,9 +59,9 @@ fn master_settings(flags: flags::MasterFlags) -> master::Settings {
 ///
 /// # Errors
 /// Why it cannot start.
-pub async fn master(flags: flags::Master) -> Outcome {
+pub async fn master(flags: flags::Master, style: &Style) -> Outcome {
     match flags {
-        flags::Master::Init(flags) => master::init(&master_settings(flags)),
+        flags::Master::Init(flags) => master::init(&master_settings(flags), style),
         flags::Master::Start(flags) => master::start(master_settings(flags)).await,
     }
 }

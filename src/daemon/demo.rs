@@ -14,10 +14,10 @@ use mete_sdk::{Claim, PoolHandle, TaskSpec};
 use mete_service::{Config, Service};
 
 use super::dev::{DevCluster, Settings};
-use super::{batch, stop_signal};
+use super::{batch, leftovers, stop_signal};
 use crate::cli::support::client::{Cluster, admin, explain, node};
 use crate::cli::support::error::{CliError, Outcome};
-use crate::cli::support::print::out;
+use crate::cli::support::print::{note, out};
 use crate::cli::support::words;
 
 /// Long-running tasks of the service framework, at first and after it grows.
@@ -53,6 +53,9 @@ pub async fn run(story: Story) -> Outcome {
         state_directory: story.state_directory,
         ..Settings::default()
     };
+    if let Some(cleared) = leftovers::clear().await {
+        note(&cleared);
+    }
     say("A cluster: one master, agents on this machine, the batch framework.")?;
     let mut cluster = DevCluster::start(&settings).await?;
     let ready = cluster.ready_in.as_secs_f64();

@@ -11,7 +11,7 @@ use mete_agent::fake::{FakeAgent, PooledDial, wall_clock};
 use mete_broker::config::{Config as MasterConfig, Storage};
 use mete_broker::server::Listeners;
 use mete_model::task::FakeTask;
-use mete_model::{Code, NodeKey, Span};
+use mete_model::{Code, MilliCpu, NodeKey, Span};
 use mete_proto::admin::v1::{Filter, GetStatusRequest, GetStatusResponse, Kind, SetRoleRequest};
 use mete_proto::dial::TcpDial;
 use tokio::net::TcpListener;
@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::leave::leave_nothing;
+use super::leftovers::{self, Home};
 use super::{bind, machine, make_directory, stop_signal};
 use crate::cli::support::client::{Cluster, admin};
 use crate::cli::support::context::{ClientConfig, Context, config_path};
@@ -103,8 +104,8 @@ pub struct DevCluster {
     pub status: GetStatusResponse,
     parts: JoinSet<Outcome>,
     stop: watch::Sender<Stop>,
-    /// Removed when the cluster stops, if it was made for it.
-    temporary: Option<PathBuf>,
+    /// Removed when the cluster stops, if it was made for it; its lock says that the cluster lives.
+    temporary: Option<Home>,
 }
 
 impl DevCluster {
@@ -180,7 +181,7 @@ impl DevCluster {
         let ended = tokio::time::timeout(Duration::from_secs(10), ending).await;
         if let Some(home) = &self.temporary {
             // What is left of it is in a temporary directory.
-            let _ = std::fs::remove_dir_all(home);
+            let _ = std::fs::remove_dir_all(&home.path);
         }
         ended.unwrap_or(Ok(()))
     }
@@ -335,17 +336,15 @@ impl DevCluster {
     }
 }
 
-fn home(settings: &Settings) -> Outcome<(PathBuf, Option<PathBuf>)> {
+fn home(settings: &Settings) -> Outcome<(PathBuf, Option<Home>)> {
     match &settings.state_directory {
         Some(directory) => {
             make_directory(directory)?;
             Ok((directory.clone(), None))
         }
         None => {
-            let name = format!("mete-dev-{}", Uuid::new_v4().simple());
-            let directory = std::env::temp_dir().join(name);
-            make_directory(&directory)?;
-            Ok((directory.clone(), Some(directory)))
+            let home = Home::make()?;
+            Ok((home.path.clone(), Some(home)))
         }
     }
 }
@@ -384,6 +383,11 @@ async fn make_roles(cluster: &Cluster, more: &[String]) -> Outcome {
 /// # Errors
 /// Why a part could not start.
 pub async fn run(settings: Settings, headless: bool, ready_json: bool) -> Outcome {
+    if let Some(cleared) = leftovers::clear().await
+        && !headless
+    {
+        note(&cleared);
+    }
     let mut cluster = DevCluster::start(&settings).await?;
     if ready_json {
         let ready = serde_json::json!({
@@ -397,7 +401,7 @@ pub async fn run(settings: Settings, headless: bool, ready_json: bool) -> Outcom
         out(&format!("{ready}\n"))?;
     }
     if !headless {
-        banner(&settings, &cluster)?;
+        banner(&settings, &cluster).await?;
     }
     tokio::select! {
         error = cluster.failed() => return Err(error),
@@ -406,7 +410,7 @@ pub async fn run(settings: Settings, headless: bool, ready_json: bool) -> Outcom
     cluster.stop().await
 }
 
-fn banner(settings: &Settings, cluster: &DevCluster) -> Outcome {
+async fn banner(settings: &Settings, cluster: &DevCluster) -> Outcome {
     let state = match &settings.state_directory {
         Some(directory) => format!("in {}", directory.display()),
         None => "in memory - lost when this stops (keep it: --state-dir DIR)".to_owned(),
@@ -435,8 +439,27 @@ fn banner(settings: &Settings, cluster: &DevCluster) -> Outcome {
     note(&format!("  differs    {}", machine::differences()));
     let context = remember(&cluster.address)?;
     note(&format!("  context    {context}"));
-    note("try: mete run --cpus 1 -- echo hello");
+    match tip(settings, cluster).await? {
+        Some(tip) => note(&format!("try: {tip}")),
+        None => note("no agent runs anything here: mete agent start adds one"),
+    }
     Ok(())
+}
+
+/// A first command that fits a node: one CPU, or as much as a node has where that is less.
+async fn tip(settings: &Settings, cluster: &DevCluster) -> Outcome<Option<String>> {
+    use mete_proto::admin::v1::object::Object as Row;
+    if settings.nodes == 0 || !settings.batch {
+        return Ok(None);
+    }
+    // All real agents of one cluster have equal parts of the machine.
+    let (_, object) = cluster.client(CALL).get(Kind::Node, "n1").await?;
+    let total = match object.object {
+        Some(Row::Node(node)) => node.total.unwrap_or_default(),
+        _ => return Ok(None),
+    };
+    let cpus = MilliCpu(total.cpu_milli.min(1000));
+    Ok(Some(format!("mete run --cpus {cpus} -- echo hello")))
 }
 
 /// Writes the context `dev`; it becomes the current one only when there is no other.

@@ -6,9 +6,9 @@ use mete_broker::config::{Config, Storage};
 use mete_broker::error::RunError;
 use mete_broker::server::Listeners;
 
-use super::{bind, stop_signal};
+use super::{announced, bind, stop_signal};
 use crate::cli::support::error::{CliError, Outcome};
-use crate::cli::support::print::note;
+use crate::cli::support::print::{Style, note, print_one};
 
 /// What a master is told.
 #[derive(Clone, Debug)]
@@ -27,17 +27,14 @@ pub struct Settings {
 ///
 /// # Errors
 /// `STATE_DIRECTORY` when something is there already.
-pub fn init(settings: &Settings) -> Outcome {
+pub fn init(settings: &Settings, style: &Style) -> Outcome {
     super::make_directory(&settings.state_directory)?;
     mete_broker::server::found(&config(settings)).map_err(|error| from_run(&error))?;
-    note(&format!(
-        "a cluster of one master is founded in {}",
-        settings.state_directory.display()
-    ));
-    note(&format!(
-        "next: mete master start --state-dir {}",
-        settings.state_directory.display()
-    ));
+    let directory = settings.state_directory.display().to_string();
+    let text = format!("a cluster of one master is founded in {directory}");
+    let item = serde_json::json!({ "name": directory });
+    print_one(style, "MasterFounded", None, item, &text)?;
+    note(&format!("next: mete master start --state-dir {directory}"));
     Ok(())
 }
 
@@ -51,13 +48,15 @@ pub async fn start(settings: Settings) -> Outcome {
         .local_addr()
         .map(|address| address.to_string())
         .unwrap_or_default();
-    note(&format!("master listens on {address}"));
     let listeners = Listeners {
         grpc: vec![listener],
     };
-    mete_broker::server::run(config(&settings), listeners, stop_signal())
-        .await
-        .map_err(|error| from_run(&error))
+    let running = Box::pin(async {
+        mete_broker::server::run(config(&settings), listeners, stop_signal())
+            .await
+            .map_err(|error| from_run(&error))
+    });
+    announced(&address, format!("master listens on {address}"), running).await
 }
 
 fn config(settings: &Settings) -> Config {

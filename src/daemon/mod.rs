@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use mete_model::Code;
 use tokio::net::TcpListener;
 
 use crate::cli::support::error::{CliError, Outcome};
+use crate::cli::support::print::note;
 
 pub mod agent;
 pub mod batch;
@@ -14,6 +16,7 @@ pub mod commands;
 pub mod demo;
 pub mod dev;
 pub mod leave;
+pub mod leftovers;
 pub mod machine;
 pub mod master;
 pub mod service;
@@ -54,6 +57,46 @@ pub async fn bind(listen: &str, insecure: bool) -> Outcome<TcpListener> {
         }
         CliError::new(Code::File, format!("listen on {address}: {error}"))
     })
+}
+
+/// Runs a daemon, and says what it serves once it does: when the standard health service on its
+/// own address answers, and not before.
+///
+/// # Errors
+/// Those of the daemon.
+pub async fn announced(
+    address: &str,
+    text: String,
+    running: impl Future<Output = Outcome>,
+) -> Outcome {
+    let telling = async {
+        serves(address).await;
+        note(&text);
+        std::future::pending::<Outcome>().await
+    };
+    tokio::select! {
+        ended = running => ended,
+        never = telling => never,
+    }
+}
+
+/// Waits until the health service there says that it serves.
+async fn serves(address: &str) {
+    use mete_proto::dial::{Dial, TcpDial};
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+    loop {
+        if let Ok(channel) = TcpDial::default().dial(address).await {
+            let request = tonic_health::pb::HealthCheckRequest::default();
+            // An answer that is long in coming comes when the daemon is ready.
+            let answer = HealthClient::new(channel).check(request).await;
+            let serving = |status: i32| status == i32::from(ServingStatus::Serving);
+            if answer.is_ok_and(|answer| serving(answer.into_inner().status)) {
+                return;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Waits for Ctrl-C or SIGTERM.

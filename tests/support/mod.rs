@@ -12,6 +12,7 @@ pub(crate) mod ask;
 pub(crate) mod daemon;
 pub(crate) mod framework;
 pub(crate) mod reap;
+pub(crate) mod schema;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;

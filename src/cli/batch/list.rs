@@ -167,6 +167,21 @@ fn row(job: &JobRow) -> Row {
         ],
         facts(job),
     )
+    .amiss(amiss(job))
+}
+
+/// Wanted is that it runs or has completed, or that somebody cancelled it.
+#[must_use]
+pub fn amiss(job: &JobRow) -> String {
+    use JobState::{Cancelled, Completed, Running};
+    let state = job.state();
+    if matches!(state, Running | Completed | Cancelled) {
+        return String::new();
+    }
+    match job.reason.as_str() {
+        "" => format!("is {}", shown(state)),
+        reason => format!("is {} ({reason})", shown(state)),
+    }
 }
 
 /// A job's facts.

@@ -18,9 +18,13 @@ use crate::cli::support::client::Client;
 use crate::cli::support::error::{CliError, Outcome, exit};
 use crate::cli::support::logs::{Copying, Target};
 use crate::cli::support::print::{note, print_one};
+use crate::cli::support::progress::Progress;
 
 /// How long a job may wait before its reason is said, and between two of them.
 const SAY_WHY: Duration = Duration::from_secs(3);
+
+/// How often a line that says what is waited for is drawn again.
+const TICK: Duration = Duration::from_millis(500);
 
 /// How long after the end logs may still come.
 const LAST_LOGS: Duration = Duration::from_secs(30);
@@ -38,11 +42,7 @@ pub async fn run(client: &Client, flags: Run) -> Outcome<u8> {
     let dry_run = client.globals.dry_run;
     let answer = submit::send(client, spec, dry_run).await.map_err(ours)?;
     if dry_run {
-        note(&format!(
-            "would be accepted: a job of {} elements",
-            answer.elements
-        ));
-        return Ok(0);
+        return submit::say_dry_run(client, &answer).map(|()| 0);
     }
     if client.globals.verbose > 0 {
         note(&format!("-- job {} --", answer.job));
@@ -134,7 +134,7 @@ struct Spectator<'a> {
     row: Option<JobRow>,
     /// The last element that was heard of; the only one if the job is no array.
     element: Option<Element>,
-    said: String,
+    progress: Progress,
     /// A Ctrl-C only ends the watching: the job is not this call's.
     only_leaves: bool,
     /// Only this element of the array.
@@ -151,7 +151,7 @@ impl<'a> Spectator<'a> {
             seen: BTreeSet::new(),
             row: None,
             element: None,
-            said: String::new(),
+            progress: Progress::new(client.globals.progress, job, "Ctrl-C leaves it"),
             only_leaves: false,
             only: None,
         }
@@ -159,6 +159,8 @@ impl<'a> Spectator<'a> {
 
     async fn watch(mut self, kill_on_interrupt: bool) -> Outcome<Watched> {
         let mut following = Following::new(self.client, &self.job, true);
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut why = interval(SAY_WHY);
         why.set_missed_tick_behavior(MissedTickBehavior::Delay);
         why.reset();
@@ -175,6 +177,11 @@ impl<'a> Spectator<'a> {
                     }
                 }
                 _ = why.tick() => self.say_why().await,
+                _ = ticks.tick() => {
+                    if self.row.as_ref().is_none_or(|row| row.started_ms == 0) {
+                        self.progress.tick();
+                    }
+                }
                 _ = tokio::signal::ctrl_c() => {
                     if kill_on_interrupt {
                         self.cancel().await;
@@ -198,6 +205,9 @@ impl<'a> Spectator<'a> {
     fn take(&mut self, change: WatchResponse) -> Outcome {
         let Some(row) = change.row else { return Ok(()) };
         let wanted = |element: &Element| self.only.is_none_or(|only| only == element.index);
+        if row.started_ms != 0 {
+            self.progress.clear();
+        }
         let elements: Vec<Element> = change.elements.into_iter().filter(wanted).collect();
         for element in elements {
             let begun = element.started_ms != 0 || element.ended_ms != 0;
@@ -226,20 +236,14 @@ impl<'a> Spectator<'a> {
             return;
         };
         let asked = show::waiting_reason(self.client, &row);
-        let Ok(Some(reason)) = tokio::time::timeout(SAY_WHY, asked).await else {
-            return;
-        };
-        if reason != self.said {
-            note(&format!(
-                "-- {} waits: {reason}   mete why job {} --",
-                row.job, row.job
-            ));
-            self.said = reason;
+        if let Ok(Some(reason)) = tokio::time::timeout(SAY_WHY, asked).await {
+            self.progress.say(&format!("waits: {reason}"));
         }
     }
 
     /// The first Ctrl-C: says how to come back; `true` unless a second one cancels the job.
-    async fn leave(&self) -> bool {
+    async fn leave(&mut self) -> bool {
+        self.progress.clear();
         let job = &self.job;
         note(&format!("-- left; {job} goes on --"));
         note(&format!("  again:   mete logs -f {job}"));

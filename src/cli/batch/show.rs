@@ -9,7 +9,7 @@ use super::cancel::element_name;
 use super::{job, list};
 use crate::cli::support::client::Client;
 use crate::cli::support::error::{CliError, Outcome};
-use crate::cli::support::print::{Listing, Row, print_one};
+use crate::cli::support::print::{Listing, Row, print_checked};
 use crate::cli::support::words;
 use crate::cli::why;
 
@@ -28,7 +28,7 @@ pub async fn show(client: &Client, name: &str) -> Outcome {
     item["spec"] = spec_facts(&spec);
     item["waits"] = json!(reason);
     let text = text(client, &row, &spec, &elements, reason.as_deref())?;
-    print_one(&client.style, "Job", None, item, &text)
+    print_checked(&client.style, "Job", None, item, &text, &list::amiss(&row))
 }
 
 /// A job and all its elements.

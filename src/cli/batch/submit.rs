@@ -17,6 +17,29 @@ const TRIES: u32 = 3;
 /// Between two of them.
 const PAUSE: Duration = Duration::from_millis(300);
 
+fn noun(elements: u32) -> &'static str {
+    if elements == 1 { "element" } else { "elements" }
+}
+
+fn facts(answer: &SubmitResponse, dry_run: bool) -> serde_json::Value {
+    json!({
+        "name": answer.job,
+        "job": if dry_run { serde_json::Value::Null } else { json!(answer.job) },
+        "elements": answer.elements,
+        "dry_run": dry_run,
+    })
+}
+
+/// What a submit that was only tried would have made.
+///
+/// # Errors
+/// stdout cannot be written.
+pub fn say_dry_run(client: &Client, answer: &SubmitResponse) -> Outcome {
+    let elements = answer.elements;
+    let text = format!("would be accepted: a job of {elements} {}", noun(elements));
+    print_one(&client.style, "Submitted", None, facts(answer, true), &text)
+}
+
 /// Submits, and waits if that was asked.
 ///
 /// # Errors
@@ -25,19 +48,11 @@ pub async fn submit(client: &Client, flags: Submit) -> Outcome<u8> {
     let spec = job::spec(&flags.job, flags.path.as_ref(), flags.command)?;
     let dry_run = client.globals.dry_run;
     let answer = send(client, spec, dry_run).await?;
-    let elements = answer.elements;
-    let noun = if elements == 1 { "element" } else { "elements" };
-    let item = json!({
-        "name": answer.job,
-        "job": if dry_run { serde_json::Value::Null } else { json!(answer.job) },
-        "elements": elements,
-        "dry_run": dry_run,
-    });
     if dry_run {
-        let text = format!("would be accepted: a job of {elements} {noun}");
-        print_one(&client.style, "Submitted", None, item, &text)?;
-        return Ok(0);
+        return say_dry_run(client, &answer).map(|()| 0);
     }
+    let elements = answer.elements;
+    let item = facts(&answer, false);
     match client.style.format {
         Format::Table | Format::Wide => out(&format!("{}\n", answer.job))?,
         Format::Json | Format::Jsonl | Format::Yaml | Format::Name => {
@@ -47,7 +62,7 @@ pub async fn submit(client: &Client, flags: Submit) -> Outcome<u8> {
     if flags.wait {
         return wait::ended(&client.clone().patient(), &answer.job, None).await;
     }
-    note(&format!("{elements} {noun} submitted; next:"));
+    note(&format!("{elements} {} submitted; next:", noun(elements)));
     note(&format!("  mete logs -f {}", answer.job));
     note(&format!("  mete why job {}", answer.job));
     note(&format!("  mete batch cancel {}", answer.job));

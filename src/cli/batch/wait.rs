@@ -1,8 +1,10 @@
 //! `mete batch wait`: until jobs run or end; the exit code is theirs.
 
+use std::time::Duration;
+
 use mete_model::Code;
 use mete_proto::batch::v1::JobRow;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::ending::{self, Ending};
 use super::following::Following;
@@ -10,6 +12,7 @@ use crate::args::batch::{Wait, WaitFor};
 use crate::cli::support::client::Client;
 use crate::cli::support::error::{CliError, Outcome};
 use crate::cli::support::print::{Listing, Row, note};
+use crate::cli::support::progress::Progress;
 
 /// Waits for all of them, and gives the highest code.
 ///
@@ -47,6 +50,28 @@ pub async fn ended(client: &Client, job: &str, deadline: Option<Instant>) -> Out
     Ok(ending.code)
 }
 
+/// How often a line of progress is drawn again.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Between two questions why a job waits.
+const ASK_WHY: Duration = Duration::from_secs(2);
+
+/// How far a job is.
+fn state(row: &JobRow) -> String {
+    if row.array {
+        let done = row
+            .completed
+            .saturating_add(row.failed)
+            .saturating_add(row.cancelled);
+        format!(
+            "{done} of {} elements over, {} run",
+            row.elements, row.running
+        )
+    } else {
+        "runs".to_owned()
+    }
+}
+
 async fn one(
     client: &Client,
     job: &str,
@@ -55,13 +80,45 @@ async fn one(
 ) -> Outcome<JobRow> {
     let waiting = async {
         let mut following = Following::new(client, job, false);
-        let mut last = None;
-        while let Some(change) = following.next().await? {
-            let Some(row) = change.row else { continue };
-            let enough = row.ended_ms != 0 || (until == WaitFor::Running && row.running > 0);
-            last = Some(row);
-            if enough {
-                break;
+        let mut progress = Progress::new(
+            client.globals.progress,
+            job,
+            "Ctrl-C stops waiting, the job goes on",
+        );
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last: Option<JobRow> = None;
+        let mut said = Instant::now();
+        loop {
+            tokio::select! {
+                change = following.next() => match change? {
+                    None => break,
+                    Some(change) => {
+                        let Some(row) = change.row else { continue };
+                        let running = until == WaitFor::Running && row.running > 0;
+                        let enough = row.ended_ms != 0 || running;
+                        if !enough && row.running > 0 {
+                            progress.say(&state(&row));
+                        }
+                        last = Some(row);
+                        if enough {
+                            break;
+                        }
+                    }
+                },
+                _ = ticks.tick() => {
+                    progress.tick();
+                    // Why it waits is asked for now and then, and never waited for long.
+                    if let Some(row) = last.as_ref().filter(|row| row.running == 0)
+                        && said.elapsed() >= ASK_WHY
+                    {
+                        let asked = super::show::waiting_reason(client, row);
+                        if let Ok(Some(reason)) = tokio::time::timeout(ASK_WHY, asked).await {
+                            progress.say(&format!("waits: {reason}"));
+                        }
+                        said = Instant::now();
+                    }
+                }
             }
         }
         last.ok_or_else(|| CliError::new(Code::NotFound, format!("no job '{job}'")))

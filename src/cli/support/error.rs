@@ -217,7 +217,8 @@ fn guess(code: tonic::Code) -> String {
 /// The exit code that belongs to a code.
 #[must_use]
 pub fn exit_of(code: Code) -> u8 {
-    const EXITS: [(Code, u8); 14] = [
+    const EXITS: [(Code, u8); 15] = [
+        (Code::CheckFailed, exit::CHECK),
         (Code::FrameworkAway, exit::UNREACHABLE),
         (Code::Usage, exit::USAGE),
         (Code::Invalid, exit::USAGE),

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table as Grid, presets};
@@ -48,6 +49,8 @@ pub struct Style {
     pub filter: Vec<(String, String)>,
     /// Sorted by this field.
     pub sort: Option<String>,
+    /// What is not as wanted is an error.
+    pub check: bool,
 }
 
 impl Style {
@@ -59,11 +62,17 @@ impl Style {
         } else {
             Format::default()
         };
+        let mut format = globals.output.unwrap_or(quiet);
+        if globals.watch.is_some() && matches!(format, Format::Json | Format::Yaml) {
+            // What goes on has no end, so it has no envelope: one line for each item.
+            format = Format::Jsonl;
+        }
         Self {
-            format: globals.output.unwrap_or(quiet),
+            format,
             fields: globals.fields.clone(),
             filter: globals.filter.clone(),
             sort: globals.sort.clone(),
+            check: globals.check,
         }
     }
 
@@ -104,33 +113,58 @@ pub struct Row {
     pub name: String,
     /// In the order of the columns.
     pub cells: Vec<String>,
-    /// All facts by name.
+    /// All facts by name; `name` is always one of them.
     pub facts: Map<String, Value>,
+    /// Why it is not as one wants it, for `--check`; empty when it is.
+    pub amiss: String,
 }
 
 impl Row {
     /// A row from a name, its cells, and an object of facts.
     #[must_use]
     pub fn new(name: impl Into<String>, cells: Vec<String>, facts: Value) -> Self {
-        let facts = if let Value::Object(facts) = facts {
+        let name = name.into();
+        let mut facts = if let Value::Object(facts) = facts {
             facts
         } else {
             Map::from_iter([("value".to_owned(), facts)])
         };
+        facts.entry("name").or_insert_with(|| json!(name));
         Self {
-            name: name.into(),
+            name,
             cells,
             facts,
+            amiss: String::new(),
         }
     }
 
+    /// With what is not as wanted about it; nothing when all is well.
+    #[must_use]
+    pub fn amiss(mut self, amiss: impl Into<String>) -> Self {
+        self.amiss = amiss.into();
+        self
+    }
+
     fn fact(&self, field: &str) -> String {
-        match self.facts.get(field) {
+        match find(&self.facts, field) {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Null) | None => String::new(),
             Some(other) => other.to_string(),
         }
     }
+}
+
+/// `total.cpu_milli`: a fact, or one inside of it. The names of labels may hold dots themselves.
+fn find<'a>(facts: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
+    if let Some(fact) = facts.get(field) {
+        return Some(fact);
+    }
+    let dots = field.match_indices('.').map(|(at, _)| at);
+    dots.filter_map(|at| field.split_at_checked(at))
+        .find_map(|(head, tail)| {
+            let inner = facts.get(head)?.as_object()?;
+            find(inner, tail.strip_prefix('.')?)
+        })
 }
 
 impl Listing {
@@ -144,7 +178,26 @@ impl Listing {
         for warning in &self.warnings {
             note(&format!("warning: {warning}"));
         }
-        out(&text)
+        out(&text)?;
+        self.check(style)
+    }
+
+    /// With `--check` whatever is shown has to be as one wants it.
+    fn check(&self, style: &Style) -> Outcome {
+        let amiss = || self.rows.iter().filter(|row| !row.amiss.is_empty());
+        let Some(first) = amiss().next().filter(|_| style.check) else {
+            return Ok(());
+        };
+        let said = |row: &Row| format!("{} {}", row.name, row.amiss);
+        let sentence = if let [_] = self.rows.as_slice() {
+            said(first)
+        } else {
+            let (bad, all) = (amiss().count(), self.rows.len());
+            format!("{bad} of {all} are not as wanted: {}", said(first))
+        };
+        let mut error = CliError::new(mete_model::Code::CheckFailed, sentence);
+        error.facts = amiss().skip(1).map(said).collect();
+        Err(error)
     }
 
     /// Keeps the rows that are wanted, in the order that is wanted.
@@ -161,7 +214,7 @@ impl Listing {
         });
         if let Some(field) = &style.sort {
             self.rows.sort_by_key(|row| {
-                let number = row.facts.get(field).and_then(Value::as_u64);
+                let number = find(&row.facts, field).and_then(Value::as_u64);
                 (number, row.fact(field))
             });
         }
@@ -192,25 +245,29 @@ impl Listing {
         })
     }
 
+    /// A field that no row of this kind has is refused, also when there is no row at all.
     fn check_fields(&self, style: &Style) -> Outcome {
-        let Some(first) = self.rows.first() else {
-            return Ok(());
+        let known: Vec<&str> = match self.rows.first() {
+            Some(first) => first.facts.keys().map(String::as_str).collect(),
+            None => super::schema::fields(self.kind),
         };
         let asked = style
             .fields
             .iter()
             .chain(style.filter.iter().map(|(field, _)| field));
         for field in asked.chain(style.sort.as_ref()) {
-            if !first.facts.contains_key(field) {
-                let known: Vec<&str> = first.facts.keys().map(String::as_str).collect();
-                let sentence = format!("{} has no field '{field}'", self.kind);
-                let mut error = CliError::new(mete_model::Code::Usage, sentence)
-                    .fact(format!("fields are {}", known.join(", ")));
-                if let Some(near) = nearest(field, &known) {
-                    error.sentence = format!("{}; did you mean '{near}'?", error.sentence);
-                }
-                return Err(error);
+            let whole = known.contains(&field.as_str());
+            let head = field.split('.').next().unwrap_or_default();
+            if whole || (head != field && known.contains(&head)) {
+                continue;
             }
+            let sentence = format!("{} has no field '{field}'", self.kind);
+            let mut error = CliError::new(mete_model::Code::Usage, sentence)
+                .fact(format!("fields are {}", known.join(", ")));
+            if let Some(near) = nearest(field, &known) {
+                error.sentence = format!("{}; did you mean '{near}'?", error.sentence);
+            }
+            return Err(error);
         }
         Ok(())
     }
@@ -291,7 +348,7 @@ fn pick(row: &Row, style: &Style) -> Value {
     let picked = style.fields.iter().map(|field| {
         (
             field.clone(),
-            row.facts.get(field).cloned().unwrap_or(Value::Null),
+            find(&row.facts, field).cloned().unwrap_or(Value::Null),
         )
     });
     Value::Object(picked.collect())
@@ -307,42 +364,51 @@ fn yaml(value: &Value) -> Outcome<String> {
     })
 }
 
-/// Writes one thing: a block of text for people, or an object in an envelope.
+/// Writes one thing: a block of text for people, or an object in an envelope. Its `name` is what
+/// `-q` prints.
 ///
 /// # Errors
-/// stdout is closed.
+/// `USAGE` for a field that it does not have; stdout is closed.
 pub fn print_one(
     style: &Style,
-    kind: &str,
+    kind: &'static str,
     revision: Option<u64>,
     item: Value,
     text: &str,
 ) -> Outcome {
-    let listing = Listing {
-        kind: "",
+    print_checked(style, kind, revision, item, text, "")
+}
+
+/// The same of something that `--check` judges: `amiss` says why it is not as one wants it.
+///
+/// # Errors
+/// As [`print_one`]; `CHECK_FAILED`.
+pub fn print_checked(
+    style: &Style,
+    kind: &'static str,
+    revision: Option<u64>,
+    item: Value,
+    text: &str,
+    amiss: &str,
+) -> Outcome {
+    let name = item.get("name").and_then(Value::as_str).unwrap_or(kind);
+    let mut listing = Listing {
+        kind,
         revision,
         columns: Vec::new(),
         narrow: 0,
-        rows: Vec::new(),
+        rows: vec![Row::new(name.to_owned(), Vec::new(), item).amiss(amiss)],
         footer: String::new(),
         warnings: Vec::new(),
     };
-    let envelope = || {
-        let mut envelope = listing.envelope(style);
-        envelope["kind"] = json!(kind);
-        envelope["items"] = json!([item]);
-        envelope
-    };
-    match style.format {
-        Format::Table | Format::Wide => out(&format!("{}\n", text.trim_end())),
-        Format::Json => out(&pretty(&envelope())),
-        Format::Jsonl => out(&format!("{item}\n")),
-        Format::Yaml => out(&yaml(&envelope())?),
-        Format::Name => {
-            let name = item.get("name").and_then(Value::as_str).unwrap_or_default();
-            out(&format!("{name}\n"))
-        }
+    listing.choose(style)?;
+    let block = matches!(style.format, Format::Table | Format::Wide) && style.fields.is_empty();
+    if !block {
+        out(&listing.text(style)?)?;
+    } else if !listing.rows.is_empty() {
+        out(&format!("{}\n", text.trim_end()))?;
     }
+    listing.check(style)
 }
 
 /// Columns of the terminal that stdout is; `None` when it is none.
@@ -393,11 +459,44 @@ pub fn out(text: &str) -> Outcome {
     out_bytes(text.as_bytes())
 }
 
+/// What is written while a frame is open; it appears at once when the frame is closed.
+static FRAME: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+/// Opens a frame: what is written from now on waits until [`close_frame`].
+pub fn open_frame() {
+    *FRAME.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+}
+
+/// Writes what was kept; on a terminal in place of the frame before.
+///
+/// # Errors
+/// stdout cannot be written.
+pub fn close_frame() -> Outcome {
+    let kept = FRAME.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut bytes = Vec::new();
+    if std::io::stdout().is_terminal() {
+        bytes.extend_from_slice(CLEAR.as_bytes());
+    }
+    bytes.extend(kept.unwrap_or_default());
+    out_bytes(&bytes)
+}
+
+/// Clears a terminal and goes to its first place.
+pub const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
+
 /// Writes bytes to stdout as they are.
 ///
 /// # Errors
 /// stdout cannot be written.
 pub fn out_bytes(bytes: &[u8]) -> Outcome {
+    if let Some(frame) = FRAME
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_mut()
+    {
+        frame.extend_from_slice(bytes);
+        return Ok(());
+    }
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
@@ -469,6 +568,36 @@ mod tests {
             "{}",
             error.sentence
         );
+    }
+
+    #[test]
+    fn a_field_inside_of_another_is_found_also_when_its_name_has_dots() {
+        let mut listing = listing();
+        let labels = json!({ "example.org/rack": "r3" });
+        listing.rows[0].facts.insert("labels".to_owned(), labels);
+        let style = Style {
+            fields: vec!["labels.example.org/rack".to_owned()],
+            filter: vec![("labels.example.org/rack".to_owned(), "r3".to_owned())],
+            ..Style::default()
+        };
+        listing.choose(&style).expect("a known field");
+        assert_eq!(
+            listing.envelope(&style)["items"][0]["labels.example.org/rack"],
+            "r3"
+        );
+    }
+
+    #[test]
+    fn with_check_the_first_row_that_is_amiss_is_the_error() {
+        let mut listing = listing();
+        let mut style = Style::default();
+        assert!(listing.check(&style).is_ok());
+        listing.rows[0].amiss = "is unreachable".to_owned();
+        assert!(listing.check(&style).is_ok(), "nobody asked");
+        style.check = true;
+        let error = listing.check(&style).expect_err("amiss");
+        assert_eq!(error.sentence, "n1 is unreachable");
+        assert_eq!(error.exit, super::super::error::exit::CHECK);
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use mete_model::Span;
 use mete_proto::admin::v1::object::Object as Row;
 use mete_proto::admin::v1::{Filter, Kind, Object, WatchRequest, WatchResponse};
 use serde_json::json;
 
 use super::client::{Client, admin};
 use super::error::Outcome;
-use super::print::{Format, Listing, note, out, reader_is_gone};
+use super::print::{CLEAR, Format, Listing, note, out, reader_is_gone};
 
 /// How long after a broken stream it is opened again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -26,7 +27,8 @@ pub async fn show(
     shape: impl Fn(u64, Vec<Object>) -> Listing,
 ) -> Outcome {
     let (revision, objects) = client.cluster.list(kind, filter.clone()).await?;
-    if !client.globals.watch {
+    // With a number of seconds the whole command is done again and again instead.
+    if client.globals.watch != Some(Span::ZERO) {
         return shape(revision, objects).print(&client.style);
     }
     let mut table = Table::new(objects);
@@ -99,11 +101,10 @@ impl Table {
         let mut listing = shape(revision, self.rows.values().cloned().collect());
         if client.style.format.is_machine() {
             listing.choose(&client.style)?;
-            let style = line_style(client);
-            return out(&listing.text(&style)?);
+            return out(&listing.text(&client.style)?);
         }
         if std::io::stdout().is_terminal() {
-            out("\u{1b}[2J\u{1b}[H")?;
+            out(CLEAR)?;
         }
         listing.print(&client.style)
     }
@@ -141,7 +142,7 @@ impl Table {
                 }
                 json!({ "removed": key, "revision": change.revision }).to_string() + "\n"
             });
-            return out(&(changed.text(&line_style(client))? + &gone.collect::<String>()));
+            return out(&(changed.text(&client.style)? + &gone.collect::<String>()));
         }
         changed.footer = String::new();
         let text = changed.text(&client.style)?;
@@ -149,15 +150,6 @@ impl Table {
         let gone = removed.iter().map(|key| format!("{key}  removed\n"));
         out(&lines.chain(gone).collect::<String>())
     }
-}
-
-/// A stream has no end, so it has no envelope: one line for each item.
-fn line_style(client: &Client) -> super::print::Style {
-    let mut style = client.style.clone();
-    if matches!(style.format, Format::Json | Format::Yaml) {
-        style.format = Format::Jsonl;
-    }
-    style
 }
 
 /// The key of a row, as `removed` names it.

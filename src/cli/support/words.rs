@@ -35,7 +35,7 @@ pub fn ago(at_ms: u64) -> String {
     if at_ms == 0 {
         String::new()
     } else {
-        now().since(Timestamp(at_ms)).to_string()
+        span(now().since(Timestamp(at_ms)).0)
     }
 }
 
@@ -54,7 +54,7 @@ pub fn time(at_ms: u64) -> Value {
 /// A duration as people read it.
 #[must_use]
 pub fn span(ms: u64) -> String {
-    Span(ms).to_string()
+    Span(ms).rough()
 }
 
 /// Resources by name, units last.
