@@ -10,7 +10,7 @@ use super::ending::{self, Ending};
 use super::following::Following;
 use crate::args::batch::{Wait, WaitFor};
 use crate::cli::support::client::Client;
-use crate::cli::support::error::{CliError, Outcome};
+use crate::cli::support::error::{CliError, Outcome, exit};
 use crate::cli::support::print::{Listing, Row, note};
 use crate::cli::support::progress::Progress;
 
@@ -106,6 +106,13 @@ async fn one(
                         }
                     }
                 },
+                _ = tokio::signal::ctrl_c() => {
+                    progress.clear();
+                    let left = CliError::new(Code::TimedOut, format!("left; {job} goes on"));
+                    return Err(left
+                        .next(format!("mete batch wait {job}"), "wait again")
+                        .exit(exit::SIGNAL_BASE.saturating_add(2)));
+                }
                 _ = ticks.tick() => {
                     progress.tick();
                     // Why it waits is asked for now and then, and never waited for long.

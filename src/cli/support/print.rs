@@ -215,7 +215,8 @@ impl Listing {
         if let Some(field) = &style.sort {
             self.rows.sort_by_key(|row| {
                 let number = find(&row.facts, field).and_then(Value::as_u64);
-                (number, row.fact(field))
+                // Equal ones by name, so that a row stands where it stood the last time.
+                (number, row.fact(field), row.name.clone())
             });
         }
         Ok(())

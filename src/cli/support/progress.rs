@@ -88,12 +88,21 @@ impl Progress {
     }
 
     fn line(&self) -> String {
+        self.line_within(usize::MAX)
+    }
+
+    /// The line in so many columns: the state is cut, never the time or how to leave.
+    fn line_within(&self, columns: usize) -> String {
         // Whole seconds: it is read, not measured.
         let elapsed = Span::seconds(self.elapsed() / 1000).rough();
-        format!(
-            "-- {} {}   {elapsed}   {} --",
-            self.what, self.state, self.leave
-        )
+        let rest = format!("--{}{elapsed}{}--         ", self.what, self.leave);
+        let room = columns.saturating_sub(rest.chars().count());
+        let mut state: String = self.state.chars().take(room).collect();
+        if state.len() < self.state.len() {
+            state.pop();
+            state.push('~');
+        }
+        format!("-- {} {state}   {elapsed}   {} --", self.what, self.leave)
     }
 
     fn json(&self) -> String {
@@ -110,7 +119,8 @@ impl Progress {
     fn draw(&mut self) {
         let width = rustix::termios::tcgetwinsize(std::io::stderr())
             .map_or(80, |size| usize::from(size.ws_col.max(20)));
-        let line: String = self.line().chars().take(width.saturating_sub(1)).collect();
+        let line = self.line_within(width.saturating_sub(1));
+        let line: String = line.chars().take(width.saturating_sub(1)).collect();
         let mut stderr = std::io::stderr().lock();
         // Nobody to tell is no reason to fail.
         let _ = write!(stderr, "\r\u{1b}[2K{line}");
@@ -136,6 +146,12 @@ mod tests {
         assert_eq!(
             progress.line(),
             "-- train-41 waits: NO_CAPACITY   0s   Ctrl-C leaves it running --"
+        );
+        let narrow = progress.line_within(60);
+        assert_eq!(narrow.chars().count(), 60, "{narrow}");
+        assert!(
+            narrow.contains("~   0s   Ctrl-C leaves it running --"),
+            "{narrow}"
         );
         let json: serde_json::Value = serde_json::from_str(&progress.json()).expect("JSON");
         assert_eq!(json["state"], "waits: NO_CAPACITY");
