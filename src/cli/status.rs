@@ -146,6 +146,7 @@ fn activity(status: &GetStatusResponse) -> Vec<Line> {
     let tasks = counts(status.tasks.iter().map(|(phase, count)| (phase, *count)));
     let waiting = match status.claims_waiting {
         0 => "nothing".to_owned(),
+        1 => "1 claim   mete framework list".to_owned(),
         count => format!("{count} claims   mete framework list"),
     };
     let frameworks = format!(

@@ -56,6 +56,13 @@ const TICK: Duration = Duration::from_millis(500);
 /// Between two questions why a job waits.
 const ASK_WHY: Duration = Duration::from_secs(2);
 
+/// A Ctrl-C ends the waiting and nothing else.
+fn left(job: &str) -> CliError {
+    CliError::new(Code::TimedOut, format!("left; {job} goes on"))
+        .next(format!("mete batch wait {job}"), "wait again")
+        .exit(exit::SIGNAL_BASE.saturating_add(2))
+}
+
 /// How far a job is.
 fn state(row: &JobRow) -> String {
     if row.array {
@@ -108,10 +115,7 @@ async fn one(
                 },
                 _ = tokio::signal::ctrl_c() => {
                     progress.clear();
-                    let left = CliError::new(Code::TimedOut, format!("left; {job} goes on"));
-                    return Err(left
-                        .next(format!("mete batch wait {job}"), "wait again")
-                        .exit(exit::SIGNAL_BASE.saturating_add(2)));
+                    return Err(left(job));
                 }
                 _ = ticks.tick() => {
                     progress.tick();
