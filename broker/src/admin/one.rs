@@ -68,9 +68,11 @@ pub fn framework(handle: &Handle, field: &str, name: &str) -> Result<FrameworkId
     let word = find::word(wire::Kind::Framework);
     match named(handle, wire::Kind::Framework, field, name)? {
         Change::Framework(framework) => Ok(framework),
-        Change::Agent(_) | Change::Role(_) | Change::Claim(..) | Change::Run(..) => {
-            Err(Problem::not_found(word, name))
-        }
+        Change::Agent(_)
+        | Change::Role(_)
+        | Change::Claim(..)
+        | Change::Run(..)
+        | Change::Master(_) => Err(Problem::not_found(word, name)),
     }
 }
 
@@ -81,9 +83,11 @@ pub fn framework(handle: &Handle, field: &str, name: &str) -> Result<FrameworkId
 pub fn node(handle: &Handle, field: &str, name: &str) -> Result<AgentId, Problem> {
     match named(handle, wire::Kind::Node, field, name)? {
         Change::Agent(agent) => Ok(agent),
-        Change::Framework(_) | Change::Role(_) | Change::Claim(..) | Change::Run(..) => {
-            Err(Problem::not_found(find::word(wire::Kind::Node), name))
-        }
+        Change::Framework(_)
+        | Change::Role(_)
+        | Change::Claim(..)
+        | Change::Run(..)
+        | Change::Master(_) => Err(Problem::not_found(find::word(wire::Kind::Node), name)),
     }
 }
 

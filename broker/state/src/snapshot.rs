@@ -3,6 +3,7 @@
 //! The broker's format room encodes the parts one by one, so that a snapshot is written and read
 //! in slices. What is derived (free resources, sums, indexes) is not written but worked out.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,10 +11,13 @@ use mete_model::{AgentId, FrameworkId, Resources};
 
 use crate::apply;
 use crate::command::AgentCondition;
+use crate::due::Lapses;
+use crate::ledger::Ledger;
 use crate::record::{
     Agent, ClaimRecord, EndedRun, Framework, Master, Meta, Role, Run, StoreRecord, StoredVerdict,
     Tombstone,
 };
+use crate::specs::Specs;
 use crate::state::State;
 
 /// One record of a snapshot. They come in the order of the variants; within one, in key order
@@ -107,6 +111,7 @@ impl State {
         Records {
             state: Self {
                 meta: self.meta.clone(),
+                masters: self.masters.clone(),
                 roles: self.roles.clone(),
                 agents: self.agents.clone(),
                 frameworks: self.frameworks.clone(),
@@ -116,7 +121,15 @@ impl State {
                 history: self.history.records(),
                 stores: self.stores.clone(),
                 calls: self.calls.clone(),
-                ..Self::default()
+                // Derived, and of no use to a reader of records. Named one by one, so that the
+                // compiler asks about every new field.
+                ledger: Ledger::default(),
+                store_bytes: 0,
+                by_key: BTreeMap::new(),
+                by_node: BTreeMap::new(),
+                by_name: BTreeMap::new(),
+                lapses: Lapses::default(),
+                specs: Specs::default(),
             },
         }
     }
