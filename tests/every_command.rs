@@ -179,6 +179,31 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
         ),
         ("quota rm", vec!["ml/vision"], 0, Kind("RoleRemoved")),
         ("admin raft status", vec![], 0, Kind("MasterList")),
+        (
+            "admin raft transfer",
+            vec!["--to", "m1", "--dry-run"],
+            0,
+            Kind("LeadershipTransferred"),
+        ),
+        ("admin member list", vec![], 0, Kind("MasterList")),
+        (
+            "admin member add",
+            vec!["127.0.0.1:9", "--learner"],
+            0,
+            Kind("MasterAdded"),
+        ),
+        (
+            "admin member promote",
+            vec!["2", "--dry-run"],
+            0,
+            Kind("MasterPromoted"),
+        ),
+        (
+            "admin member rm",
+            vec!["m2", "--yes"],
+            0,
+            Kind("MasterRemoved"),
+        ),
         ("agent show", vec!["n1"], 0, Kind("Ledger")),
         (
             "agent check",
@@ -231,6 +256,12 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
             vec!["--agents", "4", "--tasks", "8"],
             0,
             Kind("BenchLaunches"),
+        ),
+        (
+            "bench node",
+            vec!["--starts", "2", "--at-once", "2"],
+            0,
+            Kind("BenchNode"),
         ),
         (
             "bench replay",

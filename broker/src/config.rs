@@ -16,7 +16,8 @@ pub struct Config {
     pub storage: Storage,
     /// This master's number among the founders; 1 for a single master.
     pub node: u64,
-    /// All founders of the cluster, this one included. Used only when the store is new.
+    /// All founders of the cluster, this one included. Used only when the store is new; empty for
+    /// one that was founded before, or joins.
     pub founders: Vec<u64>,
     /// Where each founder is dialled; empty for a cluster of one, which says so itself.
     pub masters: BTreeMap<u64, String>,
@@ -164,12 +165,20 @@ impl Config {
         if self.queue == 0 || self.queue > 1 << 20 {
             return Err(Refusal::field("queue", "is not within 1 to 1048576"));
         }
-        if self.node == 0 || !self.founders.contains(&self.node) {
+        // None at all: the store says who this is.
+        if !self.founders.is_empty() && (self.node == 0 || !self.founders.contains(&self.node)) {
             let fault = format!(
                 "{} is not among the founders {:?}",
                 self.node, self.founders
             );
             return Err(Refusal::field("node", fault));
+        }
+        let unnamed = |founder: &&u64| !self.masters.contains_key(founder);
+        if self.founders.len() > 1
+            && let Some(founder) = self.founders.iter().find(unnamed)
+        {
+            let fault = format!("founder {founder} has no address, and the others must find it");
+            return Err(Refusal::field("masters", fault));
         }
         Ok(())
     }

@@ -254,7 +254,7 @@ impl Master {
                     self.peers.received.push(*received);
                     self.outputs.push(Output::SnapshotTaken { to: taken });
                 }
-                Event::RemovedByPeer { by } => self.removed_by(by),
+                Event::RemovedByPeer { by } => self.removed_by(Some(by)),
                 Event::Call { .. } if self.leader.is_some() => {
                     rest.extend(self.judge_seats(event));
                 }
@@ -371,6 +371,9 @@ impl Master {
         // A standing that changed changes who may speak: before anything is answered.
         if let Some(standing) = progress.standing {
             self.look_at_standing(standing, now);
+        }
+        if progress.members.is_some() {
+            self.look_at_own_seat();
         }
         let mut done: Vec<(Option<Token>, Done)> = Vec::with_capacity(progress.applied.len());
         let term = self.leader.as_ref().map(LeaderTerm::term);
@@ -518,6 +521,12 @@ impl Master {
     #[must_use]
     pub fn advertised(&self) -> &str {
         &self.advertised
+    }
+
+    /// The highest level of commands that this master may agree to.
+    #[must_use]
+    pub fn level(&self) -> u32 {
+        self.level
     }
 
     /// Counters since the process started.

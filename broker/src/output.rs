@@ -31,10 +31,10 @@ pub enum Output {
         /// Who waits for it.
         to: oneshot::Sender<()>,
     },
-    /// This master was taken out of its cluster, as a member says: the process ends.
+    /// This master was taken out of its cluster: the process ends.
     Removed {
-        /// Who says so.
-        by: u64,
+        /// The member that says so; `None` = its own log does.
+        by: Option<u64>,
     },
     /// The loop has flushed and ends.
     Stopped,

@@ -5,11 +5,13 @@
 //! the [`Handle`] and nothing else.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use mete_model::{Code, Timestamp};
+use mete_proto::dial::{SharedDial, TcpDial};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -19,20 +21,25 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
+use uuid::Uuid;
 
 use crate::admin::Feed;
 use crate::config::{Config, Storage};
 use crate::error::RunError;
-use crate::event::{Event, Monotonic, Turn};
+use crate::event::{Event, Monotonic, PeerFacts, Turn};
 use crate::handle::{Handle, Inlet, door};
 use crate::master::Master;
 use crate::mint::{Mint, Random};
 use crate::output::Output;
 use crate::rpc;
+use crate::session::peers::{Links, Way};
 use crate::store::{Fault, LogStore, MemoryDisk, MemoryStore, Settings, SledStore};
 
 /// Events that one turn takes in: all of them share one flush.
 const EVENTS_OF_A_TURN: usize = 4_096;
+
+/// How long a connection to another master may take to open.
+const PEER_CONNECT: Duration = Duration::from_millis(500);
 
 /// How long open calls may take to end when the process ends.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -88,6 +95,27 @@ impl Opened {
         self.handle.clone()
     }
 
+    /// Opens ways to the other masters, whose tasks run on the present runtime.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn connect(&mut self, dial: SharedDial) {
+        let identity = self.master.replica().identity();
+        let way = Way {
+            handle: self.handle.clone(),
+            dial,
+            cluster: identity.cluster,
+            own: PeerFacts {
+                node: identity.node,
+                address: self.master.advertised().to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                level: self.master.level(),
+            },
+        };
+        let links = Links::new(way, tokio::runtime::Handle::current());
+        self.master.connect(Box::new(links));
+    }
+
     /// All services of a master, to be served on any number of listeners.
     #[must_use]
     pub fn routes(&self) -> Routes {
@@ -128,18 +156,33 @@ pub fn open_on(
     })
 }
 
-/// Founds a new cluster in the directory of `config`, and opens it once to see that it is good.
+/// Founds a cluster in the directory of `config`, or this founder's part of one that the others
+/// found with the same settings and the same `cluster`. Gives the cluster's id.
 ///
 /// # Errors
 /// [`RunError`]: `STATE_DIRECTORY` when something is there already.
-pub fn found(config: &Config) -> Result<(), RunError> {
+pub fn found(config: &Config, cluster: Option<Uuid>) -> Result<Uuid, RunError> {
     config.check()?;
-    let Storage::Directory { path, .. } = &config.storage else {
-        return Ok(());
-    };
-    let cluster = Random.uuid().into_bytes();
-    drop(SledStore::found(Settings::new(path), cluster, config.node)?);
-    drop(SledStore::open(Settings::new(path))?);
+    let cluster = cluster.unwrap_or_else(|| Random.uuid());
+    if let Storage::Directory { path, .. } = &config.storage {
+        let store = SledStore::found(Settings::new(path), cluster.into_bytes(), config.node)?;
+        // The first snapshot is part of the founding: from here on the store says who is in it.
+        let opened = open_on(config, Box::new(store), Box::new(Random))?;
+        opened.master.close()?;
+        drop(SledStore::open(Settings::new(path))?);
+    }
+    Ok(cluster)
+}
+
+/// Makes an empty store for a master that joins a running cluster as `node`: everything else comes
+/// from the others.
+///
+/// # Errors
+/// [`RunError`]: `STATE_DIRECTORY` when something is there already.
+pub fn join(path: &Path, cluster: Uuid, node: u64) -> Result<(), RunError> {
+    let settings = || Settings::new(path);
+    drop(SledStore::found(settings(), cluster.into_bytes(), node)?);
+    drop(SledStore::open(settings())?);
     Ok(())
 }
 
@@ -178,15 +221,19 @@ pub async fn run(
         config.advertise = first.to_string();
     }
     let opening = tokio::task::spawn_blocking(move || open(&config, Box::new(Random)));
-    let opened = opening.await.map_err(|error| {
+    let mut opened = opening.await.map_err(|error| {
         RunError::new(
             Code::Internal,
             format!("open the store: {error}"),
             "please report this",
         )
     })??;
+    // Between masters a dead address must not hold up the dialling of the right one.
+    opened.connect(Arc::new(TcpDial {
+        connect_timeout: PEER_CONNECT,
+    }));
     let (handle, routes) = (opened.handle(), opened.routes());
-    let thread = spawn_thread(opened)?;
+    let (thread, loop_ended) = spawn_thread(opened)?;
     let (end, ended) = watch::channel(false);
     let mut servers = tokio::task::JoinSet::new();
     for listener in listeners.grpc {
@@ -200,6 +247,8 @@ pub async fn run(
     tracing::info!(?addresses, "master ready");
     let failed = tokio::select! {
         () = shutdown => None,
+        // It ends by itself only when this master was removed.
+        _ = loop_ended => None,
         Some(served) = servers.join_next() => Some(served),
     };
     handle.stop().await;
@@ -210,24 +259,33 @@ pub async fn run(
     if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
         tracing::warn!("some calls did not end in time and were cut off");
     }
-    let advice = "see the master's log";
-    if !matches!(joined, Ok(Ok(()))) {
-        return Err(RunError::new(
-            Code::Internal,
-            "the loop's thread failed",
-            advice,
-        ));
+    how_it_ended(joined.ok().and_then(Result::ok), failed)
+}
+
+/// What a served listener gives when it ends.
+type Served = Result<Result<(), tonic::transport::Error>, tokio::task::JoinError>;
+
+/// What the end of the loop (`None` = its thread failed) and of a listener mean together.
+fn how_it_ended(ended: Option<Ended>, failed: Option<Served>) -> Result<(), RunError> {
+    let internal = |detail: String| {
+        let advice = "see the master's log";
+        Err(RunError::new(Code::Internal, detail, advice))
+    };
+    match ended {
+        Some(Ended::Stopped) => {}
+        Some(Ended::Removed { by }) => {
+            let says = by.map_or_else(String::new, |by| format!(", says master {by}"));
+            return Err(RunError::new(
+                Code::MasterRemoved,
+                format!("this master was removed from its cluster{says}"),
+                "see mete help MASTER_REMOVED",
+            ));
+        }
+        None => return internal("the loop's thread failed".to_owned()),
     }
     match failed {
-        Some(Ok(Err(error))) => {
-            let detail = format!("serve a listener: {error}");
-            Err(RunError::new(Code::Internal, detail, advice))
-        }
-        Some(Ok(Ok(())) | Err(_)) => Err(RunError::new(
-            Code::Internal,
-            "a listener ended by itself",
-            advice,
-        )),
+        Some(Ok(Err(error))) => internal(format!("serve a listener: {error}")),
+        Some(Ok(Ok(())) | Err(_)) => internal("a listener ended by itself".to_owned()),
         None => Ok(()),
     }
 }
@@ -303,7 +361,9 @@ where
 ///
 /// # Errors
 /// [`RunError`] when no thread can be started.
-pub fn spawn_thread(opened: Opened) -> Result<JoinHandle<()>, RunError> {
+pub fn spawn_thread(
+    opened: Opened,
+) -> Result<(JoinHandle<Ended>, oneshot::Receiver<()>), RunError> {
     let failed = |error: std::io::Error| RunError {
         code: Code::Internal,
         detail: "start the loop's thread".to_owned(),
@@ -314,24 +374,29 @@ pub fn spawn_thread(opened: Opened) -> Result<JoinHandle<()>, RunError> {
         .enable_time()
         .build()
         .map_err(failed)?;
+    let (ends, ended) = oneshot::channel();
     let body = move || {
         let _end_with_a_panic = AbortOnPanic;
+        // Dropped at the end, which is all that is told.
+        let _ends: oneshot::Sender<()> = ends;
         let Opened { master, inlet, .. } = opened;
-        if let Err(fault) = runtime.block_on(run_loop(master, inlet, Clocks::Real)) {
-            end_process(&fault);
+        match runtime.block_on(run_loop(master, inlet, Clocks::Real)) {
+            Ok(ended) => ended,
+            Err(fault) => end_process(&fault),
         }
     };
-    std::thread::Builder::new()
+    let thread = std::thread::Builder::new()
         .name("mete-loop".to_owned())
         .spawn(body)
-        .map_err(failed)
+        .map_err(failed)?;
+    Ok((thread, ended))
 }
 
 /// Starts the loop as a task of the present runtime: for tests on virtual time.
 ///
 /// The receiver gets the loop's end.
 #[must_use]
-pub fn spawn_task(opened: Opened, clocks: Clocks) -> oneshot::Receiver<Result<(), Fault>> {
+pub fn spawn_task(opened: Opened, clocks: Clocks) -> oneshot::Receiver<Result<Ended, Fault>> {
     let (sender, ended) = oneshot::channel();
     let Opened { master, inlet, .. } = opened;
     tokio::spawn(async move {
@@ -346,7 +411,7 @@ pub fn spawn_task(opened: Opened, clocks: Clocks) -> oneshot::Receiver<Result<()
 ///
 /// # Errors
 /// [`Fault`] when the disk fails. Final.
-pub async fn drive(opened: Opened, clocks: Clocks) -> Result<(), Fault> {
+pub async fn drive(opened: Opened, clocks: Clocks) -> Result<Ended, Fault> {
     run_loop(opened.master, opened.inlet, clocks).await
 }
 
@@ -380,7 +445,11 @@ fn end_process(fault: &Fault) -> ! {
 ///
 /// # Errors
 /// [`Fault`] when the disk fails. Final.
-pub async fn run_loop(mut master: Master, mut inlet: Inlet, clocks: Clocks) -> Result<(), Fault> {
+pub async fn run_loop(
+    mut master: Master,
+    mut inlet: Inlet,
+    clocks: Clocks,
+) -> Result<Ended, Fault> {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from(master.timing().tick));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -403,26 +472,39 @@ pub async fn run_loop(mut master: Master, mut inlet: Inlet, clocks: Clocks) -> R
             events,
         };
         let outputs = master.step(turn)?;
-        if carry_out(outputs) {
+        if let Some(ended) = carry_out(outputs) {
             carry_out(master.close()?);
-            return Ok(());
+            return Ok(ended);
         }
         // On a runtime with one thread the others must get their turn.
         tokio::task::yield_now().await;
     }
 }
 
-/// Carries outputs out; true when the loop is to end.
-fn carry_out(outputs: Vec<Output>) -> bool {
-    let mut stopped = false;
+/// How a loop has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to.
+    Stopped,
+    /// This master was taken out of its cluster.
+    Removed {
+        /// The member that says so; `None` = its own log does.
+        by: Option<u64>,
+    },
+}
+
+/// Carries outputs out; says so when the loop is to end.
+fn carry_out(outputs: Vec<Output>) -> Option<Ended> {
+    let mut ended = None;
     for output in outputs {
         // Whoever waited for an answer may have gone away: that is theirs to know.
         match output {
             Output::Reply { to, answer } => drop(to.send(answer)),
             Output::Subscribed { to, answer } => drop(to.send(answer)),
             Output::SnapshotTaken { to } => drop(to.send(())),
-            Output::Removed { .. } | Output::Stopped => stopped = true,
+            Output::Removed { by } => ended = Some(Ended::Removed { by }),
+            Output::Stopped => ended = ended.or(Some(Ended::Stopped)),
         }
     }
-    stopped
+    ended
 }

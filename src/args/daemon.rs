@@ -63,10 +63,54 @@ pub struct Demo {
 /// `master …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Master {
-    /// Found a cluster of one master in an empty directory
-    Init(MasterFlags),
+    /// Found a cluster in an empty directory, or join one
+    Init(MasterInit),
     /// Run a master until it is told to stop
     Start(MasterFlags),
+}
+
+/// `master init`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+One master:
+  mete master init --state-dir DIR
+Three masters, each on its machine; the first prints the cluster's ID:
+  mete master init --state-dir DIR --masters A,B,C --node 1
+  mete master init --state-dir DIR --masters A,B,C --node 2 --cluster ID
+  mete master init --state-dir DIR --masters A,B,C --node 3 --cluster ID
+One more master for a running cluster:
+  mete master init --state-dir DIR --join A --advertise D")]
+pub struct MasterInit {
+    /// Where its log and snapshots shall live
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub state_dir: PathBuf,
+    /// Where all founders will listen, in the order of their numbers
+    #[arg(
+        long = "masters",
+        value_name = "HOST:PORT,…",
+        value_delimiter = ',',
+        value_parser = values::host_port,
+        conflicts_with = "join"
+    )]
+    pub founders: Vec<String>,
+    /// The number of this master
+    #[arg(long, value_name = "N", value_parser = values::master, conflicts_with = "join")]
+    pub node: Option<u64>,
+    /// The id of the cluster, as the first founder or `admin member add` has printed it
+    #[arg(long, value_name = "ID", conflicts_with = "join")]
+    pub cluster: Option<uuid::Uuid>,
+    /// A master of the cluster to join; it is asked to take this one in
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::host_port, requires = "advertise")]
+    pub join: Option<String>,
+    /// Where this master will be dialled by the others
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::host_port)]
+    pub advertise: Option<String>,
+    /// Join without a vote
+    #[arg(long, requires = "join")]
+    pub learner: bool,
+    /// The master whose place this one takes
+    #[arg(long, value_name = "MASTER", value_parser = values::master, requires = "join")]
+    pub replaces: Option<u64>,
 }
 
 /// Flags of a master.

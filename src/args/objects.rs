@@ -249,9 +249,12 @@ pub enum Quota {
 /// `admin …`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Admin {
-    /// The replicas of the masters' log
+    /// The log that the masters share
     #[command(subcommand)]
     Raft(Raft),
+    /// Who the masters are
+    #[command(subcommand)]
+    Member(Member),
 }
 
 /// `admin raft …`.
@@ -259,6 +262,47 @@ pub enum Admin {
 pub enum Raft {
     /// Who leads, who follows, how far
     Status,
+    /// Give the leadership to another voter
+    Transfer {
+        /// To whom, such as m2; without it any voter that has everything
+        #[arg(long, value_name = "MASTER", value_parser = values::master)]
+        to: Option<u64>,
+    },
+}
+
+/// `admin member …`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Member {
+    /// Who the masters are
+    List,
+    /// Take a master in; it gets its vote by itself once it has caught up
+    Add(MemberAdd),
+    /// Give a learner its vote, once it has caught up
+    Promote {
+        /// Which, such as m4
+        #[arg(value_name = "MASTER", value_parser = values::master)]
+        master: u64,
+    },
+    /// Take a master out, for ever; refused where the others would be no majority
+    Rm {
+        /// Which, such as m2
+        #[arg(value_name = "MASTER", value_parser = values::master)]
+        master: u64,
+    },
+}
+
+/// `admin member add`.
+#[derive(Clone, Debug, Args)]
+pub struct MemberAdd {
+    /// Where the new master will listen
+    #[arg(value_name = "HOST:PORT", value_parser = values::host_port)]
+    pub address: String,
+    /// Let it receive the log without a vote
+    #[arg(long)]
+    pub learner: bool,
+    /// The master that leaves in the step in which the new one gets its vote
+    #[arg(long, value_name = "MASTER", value_parser = values::master)]
+    pub replaces: Option<u64>,
 }
 
 /// `context …`.

@@ -82,6 +82,13 @@ pub fn pause(text: &str) -> Result<Span, String> {
     Ok(span)
 }
 
+/// A master by its node id: `m2` or `2`.
+pub fn master(text: &str) -> Result<u64, String> {
+    let number = text.strip_prefix('m').unwrap_or(text);
+    let id: Option<u64> = number.parse().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| "a master is named by its number, such as m2".to_owned())
+}
+
 /// So many devices of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceCount {

@@ -305,7 +305,8 @@ mod tests {
         dev demo master:init,start agent:start,check,show service:start \
         batch:start,submit,run,list,show,logs,wait,cancel run submit ps logs status top why \
         events node:list,show,rm framework:list,show,set,rm offer:list,show,rescind \
-        task:list,show,kill,logs quota:tree,set,rm admin:raft bench:launches,allocator,node,replay \
+        task:list,show,kill,logs quota:tree,set,rm admin:raft,member \
+        bench:launches,allocator,node,replay \
         context:list,use,set,show,rm config:default,show,validate completion man help version";
 
     #[test]

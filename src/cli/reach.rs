@@ -14,7 +14,7 @@ const PACKAGES: [&str; 5] = [
 ];
 
 /// Service and call, and a command line that makes it.
-const REACHED: [(&str, &str); 21] = [
+const REACHED: [(&str, &str); 25] = [
     ("AdminService.GetStatus", "mete status"),
     ("AdminService.List", "mete node list"),
     ("AdminService.Get", "mete node show n1"),
@@ -32,6 +32,13 @@ const REACHED: [(&str, &str); 21] = [
     ),
     ("AdminService.RescindOffers", "mete offer rescind o-1-2"),
     ("AdminService.GetRaft", "mete admin raft status"),
+    ("AdminService.AddMaster", "mete admin member add m4:7443"),
+    ("AdminService.PromoteMaster", "mete admin member promote m4"),
+    ("AdminService.RemoveMaster", "mete admin member rm m2 --yes"),
+    (
+        "AdminService.TransferLeadership",
+        "mete admin raft transfer --to m2",
+    ),
     ("AdminService.RemoveNode", "mete node rm n1 --dry-run"),
     ("ExplainService.Explain", "mete why job train-41 --nodes"),
     ("EventService.Watch", "mete events -f --since 5m"),

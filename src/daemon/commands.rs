@@ -46,6 +46,36 @@ pub async fn demo(flags: flags::Demo) -> Outcome {
     Box::pin(demo::run(story)).await
 }
 
+fn beginning(flags: flags::MasterInit) -> Outcome<master::Beginning> {
+    let needs = |what: &str, why: &str| {
+        CliError::new(Code::Usage, format!("{what} must be given {why}"))
+            .next("mete master init --help", "the ways to begin")
+    };
+    if let Some(at) = flags.join {
+        let missing = || needs("--advertise", "so that the others find this master");
+        return Ok(master::Beginning::Joins {
+            at,
+            advertise: flags.advertise.ok_or_else(missing)?,
+            learner: flags.learner,
+            replaces: flags.replaces,
+        });
+    }
+    if !flags.founders.is_empty() {
+        let missing = || needs("--node", "beside --masters");
+        return Ok(master::Beginning::Founder {
+            masters: flags.founders,
+            node: flags.node.ok_or_else(missing)?,
+            cluster: flags.cluster,
+        });
+    }
+    match (flags.node, flags.cluster) {
+        (None, None) => Ok(master::Beginning::Alone),
+        (Some(node), Some(cluster)) => Ok(master::Beginning::TakenIn { node, cluster }),
+        (Some(_), None) => Err(needs("--cluster", "beside --node, or --masters")),
+        (None, Some(_)) => Err(needs("--node", "beside --cluster")),
+    }
+}
+
 fn master_settings(flags: flags::MasterFlags) -> master::Settings {
     master::Settings {
         state_directory: flags.state_dir,
@@ -61,7 +91,10 @@ fn master_settings(flags: flags::MasterFlags) -> master::Settings {
 /// Why it cannot start.
 pub async fn master(flags: flags::Master, style: &Style) -> Outcome {
     match flags {
-        flags::Master::Init(flags) => master::init(&master_settings(flags), style),
+        flags::Master::Init(flags) => {
+            let directory = flags.state_dir.clone();
+            master::init(&directory, beginning(flags)?, style).await
+        }
         flags::Master::Start(flags) => master::start(master_settings(flags)).await,
     }
 }

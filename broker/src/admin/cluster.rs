@@ -1,10 +1,10 @@
 //! The cluster at a glance, and its masters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mete_model::quota::Charge;
 use mete_proto::admin::v1 as wire;
-use mete_state::AgentCondition;
+use mete_state::{AgentCondition, Seat};
 
 use super::rows::{add_amounts, amounts, condition};
 use super::{Feed, Problem, soft, views};
@@ -177,48 +177,109 @@ fn warnings(unreachable: &[&str], space_low: bool, leader: u64) -> Vec<String> {
 /// # Errors
 /// `BUSY` when the loop does not get to it.
 pub async fn raft(handle: &Handle) -> Result<wire::GetRaftResponse, Problem> {
-    let address = handle.advertised();
-    let answer = handle.read(move |master| {
-        let replica = master.replica();
-        let (standing, identity) = (replica.standing(), replica.identity());
-        let members = replica.members();
-        let applied = replica.applied_index();
-        let voters = members.voters.iter().map(|id| (*id, false));
-        let all = voters.chain(members.learners.iter().map(|id| (*id, true)));
-        let masters = all.map(|(id, learner)| {
-            let own = id == identity.node;
-            let role = if learner {
-                "learner"
-            } else if standing.leader == Some(id) {
-                "leader"
-            } else if own && standing.role == Role::Candidate {
-                "candidate"
-            } else {
-                "follower"
-            };
-            wire::Master {
-                id,
-                address: if own { address.clone() } else { String::new() },
-                role: role.to_owned(),
-                term: standing.term,
-                applied: if own { applied } else { 0 },
-                lag: 0,
-                version: if own {
-                    env!("CARGO_PKG_VERSION").to_owned()
-                } else {
-                    String::new()
-                },
-            }
-        });
-        let snapshot = replica.live_snapshot();
-        wire::GetRaftResponse {
-            masters: masters.collect(),
-            first_index: snapshot.map_or(1, |snapshot| snapshot.at.index.saturating_add(1)),
-            last_index: applied,
-            snapshot_index: snapshot.map_or(0, |snapshot| snapshot.at.index),
-            store_bytes: snapshot.map_or(0, |snapshot| snapshot.bytes),
-            flushes: master.counters().flushes,
-        }
+    Ok(handle.read(masters).await?)
+}
+
+/// The node id of the master that is named with this address.
+#[must_use]
+pub fn master_at(handle: &Handle, address: &str) -> Option<u64> {
+    let state = handle.state();
+    let mut masters = state.masters();
+    let found = masters.find(|master| master.address == address);
+    found.map(|master| master.node)
+}
+
+fn masters(master: &Master) -> wire::GetRaftResponse {
+    let replica = master.replica();
+    let (standing, identity) = (replica.standing(), replica.identity());
+    let members = replica.members();
+    let records: BTreeMap<u64, mete_state::Master> = master.read_state(|state| {
+        let masters = state.masters();
+        masters
+            .map(|record| (record.node, record.clone()))
+            .collect()
     });
-    Ok(answer.await?)
+    let seated = members.voters.iter().chain(&members.learners).copied();
+    let all: BTreeSet<u64> = records.keys().copied().chain(seated).collect();
+    let peers = replica.peers();
+    let now = master.now().monotonic;
+    let one = |id: u64| {
+        let own = id == identity.node;
+        let peer = peers.iter().find(|peer| peer.node == id);
+        let record = records.get(&id);
+        let matched = if own {
+            Some(replica.last_index())
+        } else {
+            peer.map(|peer| peer.matched)
+        };
+        let told = master.told_by(id);
+        let version = if own {
+            Some(env!("CARGO_PKG_VERSION"))
+        } else {
+            told.map(|told| told.version.as_str())
+        };
+        let heard = master.heard_at(id).map(|at| now.since(at));
+        wire::Master {
+            id,
+            address: master.address_of(id).unwrap_or_default().to_owned(),
+            role: role_of(id, master, record).to_owned(),
+            term: standing.term,
+            applied: matched.unwrap_or(0),
+            lag: matched.map_or(0, |matched| replica.last_index().saturating_sub(matched)),
+            version: version.unwrap_or_default().to_owned(),
+            voter: members.voters.contains(&id),
+            last_contact_ms: if own { Some(0) } else { heard },
+            wish: record.map_or("", |record| wish(record.seat)).to_owned(),
+            replaces: record.map_or(0, |record| record.replaces),
+            receives_snapshot: peer.is_some_and(|peer| peer.in_snapshot),
+        }
+    };
+    let snapshot = replica.live_snapshot();
+    let quorum = master.read_seats(|facts| facts.present());
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    wire::GetRaftResponse {
+        masters: all.into_iter().map(one).collect(),
+        first_index: replica.first_index(),
+        last_index: replica.last_index(),
+        snapshot_index: snapshot.map_or(0, |snapshot| snapshot.at.index),
+        store_bytes: snapshot.map_or(0, |snapshot| snapshot.bytes),
+        flushes: master.counters().flushes,
+        term: standing.term,
+        leader: standing.leader.unwrap_or(0),
+        answered_by: identity.node,
+        applied_index: replica.applied_index(),
+        voters: number(quorum.voters),
+        answering: number(quorum.answering),
+        needed: number(quorum.needed()),
+        changing: members.changing,
+        level: master.read_state(mete_state::State::level),
+        cluster_id: uuid::Uuid::from_bytes(identity.cluster).to_string(),
+    }
+}
+
+fn role_of(id: u64, master: &Master, record: Option<&mete_state::Master>) -> &'static str {
+    let (replica, members) = (master.replica(), master.replica().members());
+    let standing = replica.standing();
+    let leaving = record.is_some_and(|record| record.seat == Seat::Leaving);
+    if standing.leader == Some(id) {
+        "leader"
+    } else if leaving {
+        "leaving"
+    } else if members.learners.contains(&id) {
+        "learner"
+    } else if !members.has(id) {
+        "joining"
+    } else if id == replica.identity().node && standing.role == Role::Candidate {
+        "candidate"
+    } else {
+        "follower"
+    }
+}
+
+fn wish(seat: Seat) -> &'static str {
+    match seat {
+        Seat::Learner => "learner",
+        Seat::Voter => "voter",
+        Seat::Leaving => "leaving",
+    }
 }

@@ -35,6 +35,15 @@ const STUCK_AFTER: u64 = 2_000;
 /// How long a handing over is waited for when the process ends.
 const FAREWELL: u64 = 1_500;
 
+/// Where the log ended a moment ago: whoever has that much has caught up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    /// When the newest mark was set, and where the log ended then.
+    newest: Option<(Monotonic, u64)>,
+    /// The one before: at least [`CAUGHT_UP_WITHIN`] old.
+    before: Option<u64>,
+}
+
 /// Where, and what of it, the others are.
 pub(super) struct Peers {
     outlet: Box<dyn Outlet>,
@@ -44,8 +53,7 @@ pub(super) struct Peers {
     /// Where each is dialled, this one included.
     directory: BTreeMap<u64, String>,
     look_again: Monotonic,
-    /// The log's end at the last two marks: when, where it was then, and where at the mark before.
-    mark: (Monotonic, u64, u64),
+    mark: Mark,
     changing_since: Option<Monotonic>,
     pub(super) messages: Vec<Vec<u8>>,
     pub(super) unreachable: Vec<u64>,
@@ -65,7 +73,7 @@ impl Peers {
             told: BTreeMap::new(),
             directory: BTreeMap::new(),
             look_again: Monotonic::default(),
-            mark: (Monotonic::default(), 0, 0),
+            mark: Mark::default(),
             changing_since: None,
             messages: Vec::new(),
             unreachable: Vec::new(),
@@ -128,6 +136,7 @@ impl Peers {
 
     /// Where everybody is dialled: by the state's records, or by what they said themselves.
     fn look_at_addresses(&mut self, state: &State, own: u64, advertised: &str) {
+        self.told.retain(|node, _| !state.has_left(*node));
         let said = self
             .told
             .values()
@@ -146,9 +155,12 @@ impl Peers {
     }
 
     fn look_at_log(&mut self, last_index: u64, now: Monotonic) {
-        let (when, last, _) = self.mark;
-        if now.since(when) >= CAUGHT_UP_WITHIN {
-            self.mark = (now, last_index, last);
+        let Mark { newest, .. } = self.mark;
+        if newest.is_none_or(|(when, _)| now.since(when) >= CAUGHT_UP_WITHIN) {
+            self.mark = Mark {
+                newest: Some((now, last_index)),
+                before: newest.map(|(_, last)| last),
+            };
         }
     }
 }
@@ -188,7 +200,7 @@ impl Master {
 
     /// The others as seats are decided from; of a leader only.
     pub(crate) fn seat_peers(&self) -> Vec<Peer> {
-        let (_, _, mark) = self.peers.mark;
+        let mark = self.peers.mark.before;
         let now = self.now().monotonic;
         let peers = self.replica.peers();
         let peers = peers.iter().map(|peer| {
@@ -196,7 +208,8 @@ impl Master {
             Peer {
                 node: peer.node,
                 answers: heard.is_some_and(|at| now.since(at) < SILENT_AFTER),
-                caught_up: peer.matched >= mark && !peer.in_snapshot,
+                // As long as nothing is known of the moment before, nobody has.
+                caught_up: mark.is_some_and(|mark| peer.matched >= mark) && !peer.in_snapshot,
             }
         });
         peers.collect()
@@ -230,6 +243,7 @@ impl Master {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         self.peers.look_at_addresses(&state, own, &advertised);
         if self.leader.is_none() {
+            self.peers.mark = Mark::default();
             return;
         }
         self.peers
@@ -416,13 +430,22 @@ impl Master {
         }
     }
 
-    /// A member says that this master was taken out of the cluster.
-    pub(super) fn removed_by(&mut self, by: u64) {
+    /// A member says that this master was taken out of the cluster, or its own log does.
+    pub(super) fn removed_by(&mut self, by: Option<u64>) {
         let own = self.replica.identity().node;
-        if std::mem::replace(&mut self.peers.removed, true) || self.leader.is_some() {
+        if self.leader.is_some() || std::mem::replace(&mut self.peers.removed, true) {
             return;
         }
         tracing::error!(own, by, "this master was removed from its cluster");
         self.outputs.push(Output::Removed { by });
+    }
+
+    /// The membership has changed: am I still in it? One that is about to join has none yet.
+    pub(super) fn look_at_own_seat(&mut self) {
+        let (own, members) = (self.replica.identity().node, self.replica.members());
+        let known = self.read_state(|state| own <= state.last_master());
+        if known && !members.voters.is_empty() && !members.has(own) {
+            self.removed_by(None);
+        }
     }
 }

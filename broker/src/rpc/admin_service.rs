@@ -376,6 +376,61 @@ impl AdminService for Admin {
             runs_lost: u32::try_from(runs).unwrap_or(u32::MAX),
         }))
     }
+
+    async fn add_master(
+        &self,
+        request: Request<wire::AddMasterRequest>,
+    ) -> Result<Response<wire::AddMasterResponse>, Status> {
+        let (metadata, _, request) = request.into_parts();
+        let address = request.address;
+        let action = OperatorAction::AddMaster {
+            address: address.clone(),
+            learner: request.learner,
+            replaces: Some(request.replaces).filter(|node| *node != 0),
+        };
+        let (revision, _) = self.applied(&metadata, action, request.dry_run).await?;
+        let raft = cluster::raft(&self.handle).await;
+        let raft = raft.map_err(|problem| from_problem(&problem))?;
+        let id = cluster::master_at(&self.handle, &address).unwrap_or(0);
+        Ok(Response::new(wire::AddMasterResponse {
+            revision,
+            id,
+            cluster_id: raft.cluster_id,
+        }))
+    }
+
+    async fn promote_master(
+        &self,
+        request: Request<wire::PromoteMasterRequest>,
+    ) -> Result<Response<wire::PromoteMasterResponse>, Status> {
+        let (metadata, _, request) = request.into_parts();
+        let action = OperatorAction::PromoteMaster { node: request.id };
+        let (revision, _) = self.applied(&metadata, action, request.dry_run).await?;
+        Ok(Response::new(wire::PromoteMasterResponse { revision }))
+    }
+
+    async fn remove_master(
+        &self,
+        request: Request<wire::RemoveMasterRequest>,
+    ) -> Result<Response<wire::RemoveMasterResponse>, Status> {
+        let (metadata, _, request) = request.into_parts();
+        let action = OperatorAction::RemoveMaster { node: request.id };
+        let (revision, _) = self.applied(&metadata, action, request.dry_run).await?;
+        Ok(Response::new(wire::RemoveMasterResponse { revision }))
+    }
+
+    async fn transfer_leadership(
+        &self,
+        request: Request<wire::TransferLeadershipRequest>,
+    ) -> Result<Response<wire::TransferLeadershipResponse>, Status> {
+        let (metadata, _, request) = request.into_parts();
+        let to = Some(request.to).filter(|node| *node != 0);
+        let action = OperatorAction::HandOver { to };
+        match self.change(&metadata, action, request.dry_run).await? {
+            Reply::HandedOver { to } => Ok(Response::new(wire::TransferLeadershipResponse { to })),
+            Reply::Applied { .. } | Reply::Offers { .. } | Reply::ReadAt { .. } => Err(odd()),
+        }
+    }
 }
 
 fn ok() -> WireVerdict {

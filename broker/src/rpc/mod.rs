@@ -12,6 +12,7 @@ pub mod feed_stream;
 mod framework_pages;
 mod framework_read;
 pub mod framework_service;
+pub mod peer_service;
 pub mod problem;
 pub mod redirect;
 pub mod refusal;
@@ -24,11 +25,13 @@ use mete_proto::agent::v1::agent_service_server::AgentServiceServer;
 use mete_proto::events::v1::event_service_server::EventServiceServer;
 use mete_proto::explain::v1::explain_service_server::ExplainServiceServer;
 use mete_proto::framework::v1::framework_service_server::FrameworkServiceServer;
+use mete_proto::internal::v1::peer_service_server::PeerServiceServer;
 use tonic::service::Routes;
 
 use crate::admin::Feed;
 use crate::handle::Handle;
 use crate::server::MESSAGE_BYTES;
+use crate::session::peers;
 
 /// What a master serves, as reflection lists it.
 const SERVICES: &[&str] = &[
@@ -37,6 +40,7 @@ const SERVICES: &[&str] = &[
     "mete.admin.v1.AdminService",
     "mete.explain.v1.ExplainService",
     "mete.events.v1.EventService",
+    "mete.internal.v1.PeerService",
 ];
 
 /// All services of a master: frameworks, agents, operators, health, and reflection in the two forms
@@ -59,10 +63,14 @@ pub fn routes(handle: &Handle, feed: &Arc<Feed>) -> Routes {
     let explain = ExplainServiceServer::new(explain_service::Explain::new(door, news));
     let (door, news) = behind();
     let events = EventServiceServer::new(events_service::Events::new(door, news));
+    let masters = PeerServiceServer::new(peer_service::Peers::new(handle.clone()))
+        .max_decoding_message_size(peers::MESSAGE_BYTES)
+        .max_encoding_message_size(peers::MESSAGE_BYTES);
     let mut routes = Routes::builder();
     routes
         .add_service(frameworks)
         .add_service(agents)
+        .add_service(masters)
         .add_service(admin)
         .add_service(explain)
         .add_service(events);

@@ -325,6 +325,12 @@ impl State {
         self.masters.get(&node)
     }
 
+    /// This node was a master once and has left: nothing of it counts any more.
+    #[must_use]
+    pub fn has_left(&self, node: u64) -> bool {
+        node <= self.meta.last_master && !self.masters.contains_key(&node)
+    }
+
     /// The highest node id any master ever had.
     #[must_use]
     pub fn last_master(&self) -> u64 {

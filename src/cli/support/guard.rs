@@ -4,7 +4,9 @@ use mete_model::Code;
 
 use super::error::{CliError, Outcome};
 use crate::args::daemon::{Agent, Master};
-use crate::args::objects::{Admin, Config, Context, Framework, Node, Offer, Quota, Raft, Task};
+use crate::args::objects::{
+    Admin, Config, Context, Framework, Member, Node, Offer, Quota, Raft, Task,
+};
 use crate::args::{Cli, Command, batch};
 
 /// What a command is, as far as the flags of every command go.
@@ -74,12 +76,16 @@ fn nature(command: &Command) -> Nature {
         | Command::Quota(Quota::Tree)
         | Command::Agent(Agent::Show(_)) => Nature::Judged,
         Command::Offer(Offer::List(_) | Offer::Show { .. })
-        | Command::Admin(Admin::Raft(Raft::Status)) => Nature::Shown,
+        | Command::Admin(Admin::Raft(Raft::Status) | Admin::Member(Member::List)) => Nature::Shown,
         Command::Node(Node::Rm { .. })
         | Command::Framework(Framework::Set(_) | Framework::Rm { .. })
         | Command::Offer(Offer::Rescind { .. })
         | Command::Task(Task::Kill(_))
         | Command::Quota(Quota::Set { .. } | Quota::Rm { .. })
+        | Command::Admin(
+            Admin::Raft(Raft::Transfer { .. })
+            | Admin::Member(Member::Add(_) | Member::Promote { .. } | Member::Rm { .. }),
+        )
         | Command::Run(_)
         | Command::Submit(_) => Nature::Change,
         Command::Batch(verb) => match verb {

@@ -79,6 +79,7 @@ const OBJECTS: &[(&str, &str)] = &[
     (
         "master",
         "name:text id:int address:text? role:text term:int applied:int lag:int version:text? \
+         voter:bool wish:text? replaces:int last_contact_ms:int? receives_snapshot:bool \
          first_index:int last_index:int snapshot_index:int store_bytes:int flushes:int",
     ),
     (
@@ -161,7 +162,12 @@ const OBJECTS: &[(&str, &str)] = &[
     ("context_removed", "name:text dry_run:bool"),
     ("value", "name:text value:text origin:text"),
     ("valid", "name:text contexts:int"),
-    ("founded", "name:text"),
+    ("founded", "name:text id:int cluster_id:text"),
+    ("master_named", "name:text id:int dry_run:bool"),
+    (
+        "master_added",
+        "name:text id:int address:text cluster_id:text dry_run:bool",
+    ),
     ("code", "name:text about:text"),
     ("version", "name:text version:text"),
     (
@@ -179,6 +185,11 @@ const OBJECTS: &[(&str, &str)] = &[
          naive_ms:number ...",
     ),
     (
+        "bench_node",
+        "name:text starts:int at_once:int over_best_ms:number over_p50_ms:number \
+         over_p99_ms:number ratio_p50:number ratio_p99:number at_once_ratio:number ...",
+    ),
+    (
         "bench_replay",
         "name:text tasks:int placed:int waiting_with_reason:int waiting_without_reason:int \
          invariant_violations:int cpu_rate:number memory_rate:number gpu_rate:number \
@@ -191,6 +202,7 @@ const KINDS: &[(&str, &str)] = &[
     ("AgentCheck", "check"),
     ("BenchAllocator", "bench_allocator"),
     ("BenchLaunches", "bench_launches"),
+    ("BenchNode", "bench_node"),
     ("BenchReplay", "bench_replay"),
     ("CancelledJobs", "verdict"),
     ("ClaimList", "claim"),
@@ -213,8 +225,12 @@ const KINDS: &[(&str, &str)] = &[
     ("KilledTasks", "verdict"),
     ("Ledger", "ledger"),
     ("LedgerRunList", "ledger_run"),
+    ("LeadershipTransferred", "master_named"),
+    ("MasterAdded", "master_added"),
     ("MasterFounded", "founded"),
     ("MasterList", "master"),
+    ("MasterPromoted", "master_named"),
+    ("MasterRemoved", "master_named"),
     ("Node", "node_in_full"),
     ("NodeList", "node"),
     ("NodeRemoved", "node_removed"),
