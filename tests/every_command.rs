@@ -258,6 +258,12 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
             Kind("BenchLaunches"),
         ),
         (
+            "bench failover",
+            vec!["--rounds", "1", "--agents", "2"],
+            0,
+            Kind("BenchFailover"),
+        ),
+        (
             "bench node",
             vec!["--starts", "2", "--at-once", "2"],
             0,

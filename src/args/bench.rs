@@ -11,6 +11,8 @@ pub enum Bench {
     Launches(Launches),
     /// Rounds of the allocator alone, full and after one change
     Allocator(Allocator),
+    /// The leading master killed under load: how long until tasks start again, and what is lost
+    Failover(Failover),
     /// Starts of real tasks on this machine, beside a bare fork and exec
     Node(Node),
     /// A real cluster's nodes and tasks through master, allocator and SDK in virtual time
@@ -46,6 +48,20 @@ pub struct Allocator {
     /// Rounds that are timed
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub rounds: u32,
+}
+
+/// `bench failover`.
+#[derive(Clone, Debug, Args)]
+pub struct Failover {
+    /// Leaders killed, one after another
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub rounds: u32,
+    /// Masters
+    #[arg(long = "masters", value_name = "N", default_value_t = 3)]
+    pub master_count: u32,
+    /// Simulated agents
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub agents: u32,
 }
 
 /// `bench node`.

@@ -1,6 +1,6 @@
 //! Flags as sizes of benches.
 
-use super::{allocator, launches, node, replay, usage};
+use super::{allocator, failover, launches, node, replay};
 use crate::args::bench::Bench;
 use crate::cli::support::error::Outcome;
 use crate::cli::support::print::Style;
@@ -12,13 +12,11 @@ use crate::cli::support::print::Style;
 pub async fn bench(bench: Bench, style: &Style) -> Outcome {
     match bench {
         Bench::Launches(flags) => {
-            if flags.master_count != 1 {
-                return Err(usage("--masters: this release measures 1 master"));
-            }
             let tasks = u32::try_from(flags.tasks).unwrap_or(u32::MAX);
             let size = launches::Size {
                 agents: flags.agents,
                 tasks,
+                masters: flags.master_count,
                 state_directory: None,
             };
             launches::run(size).await?.print("BenchLaunches", style)
@@ -32,6 +30,14 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
                 seed: 1,
             };
             allocator::run(size)?.print("BenchAllocator", style)
+        }
+        Bench::Failover(flags) => {
+            let size = failover::Size {
+                rounds: flags.rounds,
+                masters: flags.master_count,
+                agents: flags.agents,
+            };
+            failover::run(size).await?.print("BenchFailover", style)
         }
         Bench::Node(flags) => {
             let size = node::Size {

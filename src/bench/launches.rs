@@ -4,7 +4,8 @@
 //! A launch counts when its accept is committed and its task's `Running` status has reached the
 //! framework and was acknowledged.
 //!
-//! Master, framework and simulated agents share one process. The real agent is a process of its
+//! One master, framework and simulated agents share one process; several masters are processes of
+//! their own. The real agent is a process of its
 //! own, as on any node: starting a process costs its parent more the more memory it has, and a node
 //! never has the memory of thousands of simulated ones. It joins the same cluster: while processes
 //! start on it the simulated agents are connected, their tasks run and their beacons go on.
@@ -20,9 +21,10 @@ use mete_sdk::{Claim, TaskSpec};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
+use super::masters::{Fakes, Masters};
 use super::subject::{Start, Subject};
 use super::{Figures, decimal, percentile, resident_mib};
-use crate::cli::support::client::admin;
+use crate::cli::support::client::{Cluster, admin};
 use crate::cli::support::error::{CliError, Outcome};
 use crate::daemon::dev::{DevCluster, Settings};
 
@@ -31,6 +33,12 @@ const PROBES: usize = 200;
 
 /// Real processes started one after another.
 const PROCESSES: usize = 100;
+
+/// Tasks at the most.
+const MOST_TASKS: u32 = 1_000_000;
+
+/// What one claim may ask for.
+const TASKS_OF_A_CLAIM: u32 = 100_000;
 
 /// A class of devices that only the real agent has.
 const DEVICE: &str = "bench/process";
@@ -51,6 +59,8 @@ pub struct Size {
     pub agents: u32,
     /// Tasks launched.
     pub tasks: u32,
+    /// Masters: one in this process, or several as processes of their own.
+    pub masters: u32,
     /// Where the master keeps its state; `None` = a temporary directory.
     pub state_directory: Option<PathBuf>,
 }
@@ -60,10 +70,13 @@ pub struct Size {
 /// # Errors
 /// Sizes that cannot be, or a part that failed.
 pub async fn run(size: Size) -> Outcome<Figures> {
-    if size.agents == 0 || size.tasks == 0 || size.tasks > 100_000 {
-        return Err(super::usage(
-            "--agents starts at 1, --tasks is within 1 to 100000",
-        ));
+    if size.agents == 0 || size.tasks == 0 || size.tasks > MOST_TASKS {
+        return Err(super::usage(format!(
+            "--agents starts at 1, --tasks is within 1 to {MOST_TASKS}"
+        )));
+    }
+    if size.masters % 2 == 0 || size.masters > 7 {
+        return Err(super::usage("--masters is 1, 3, 5 or 7"));
     }
     let (home, temporary) = match size.state_directory.clone() {
         Some(home) => (home, false),
@@ -81,34 +94,108 @@ pub async fn run(size: Size) -> Outcome<Figures> {
     measured.map(|()| figures)
 }
 
-async fn measure(size: &Size, home: &Path, figures: &mut Figures) -> Outcome {
-    let settings = Settings {
-        nodes: 0,
-        fake: size.agents,
-        state_directory: Some(home.join("launches")),
-        batch: false,
+/// What is measured on.
+enum Site {
+    /// One master in this process.
+    One(Box<DevCluster>),
+    /// Masters that are processes of their own.
+    Several {
+        masters: Masters,
+        fakes: Fakes,
+        registered: Duration,
+    },
+}
+
+impl Site {
+    async fn start(size: &Size, home: &Path) -> Outcome<Self> {
         // Until they are killed: what is measured is launching, not ending.
-        unsaid: FakeTask::default(),
-        ..Settings::default()
-    };
-    let cluster = DevCluster::start(&settings).await?;
-    let registered = cluster.ready_in;
-    let mut subject = Subject::connect(&cluster.address, "bench").await?;
-    let before = flushes(&cluster).await?;
+        let unsaid = FakeTask::default();
+        if size.masters > 1 {
+            let count = usize::try_from(size.masters).unwrap_or(usize::MAX);
+            let masters = Masters::start(home, count).await?;
+            masters.make_role().await?;
+            let began = Instant::now();
+            let fakes = Fakes::start(&masters, size.agents, unsaid).await?;
+            return Ok(Self::Several {
+                masters,
+                fakes,
+                registered: began.elapsed(),
+            });
+        }
+        let settings = Settings {
+            nodes: 0,
+            fake: size.agents,
+            state_directory: Some(home.join("launches")),
+            batch: false,
+            unsaid,
+            ..Settings::default()
+        };
+        let cluster = DevCluster::start(&settings).await?;
+        Ok(Self::One(Box::new(cluster)))
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        match self {
+            Self::One(cluster) => vec![cluster.address.clone()],
+            Self::Several { masters, .. } => masters.addresses.clone(),
+        }
+    }
+
+    fn client(&self) -> Cluster {
+        Cluster::new(self.addresses(), CALL)
+    }
+
+    fn registered(&self) -> Duration {
+        match self {
+            Self::One(cluster) => cluster.ready_in,
+            Self::Several { registered, .. } => *registered,
+        }
+    }
+
+    /// Memory of the largest master in MiB; with one master, of the whole process.
+    fn resident_mib(&self) -> u64 {
+        match self {
+            Self::One(_) => resident_mib(),
+            Self::Several { masters, .. } => masters.resident_mib(),
+        }
+    }
+
+    async fn stop(self) -> Outcome {
+        match self {
+            Self::One(cluster) => cluster.stop().await,
+            Self::Several { masters, fakes, .. } => {
+                drop((fakes, masters));
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn measure(size: &Size, home: &Path, figures: &mut Figures) -> Outcome {
+    let site = Site::start(size, home).await?;
+    let mut subject = Subject::connect(site.addresses(), "bench").await?;
+    let before = flushes(&site).await?;
 
     let spec = TaskSpec::command("task", ["simulated"]);
     let began = Instant::now();
-    subject
-        .want(
-            "tasks",
-            Claim::cpu_milli(100).memory_mib(64).count(size.tasks),
-        )
-        .await?;
-    let count = usize::try_from(size.tasks).unwrap_or(usize::MAX);
-    let mut latencies = subject.run_all("tasks", count, &spec).await?;
+    let mut latencies = Vec::new();
+    let mut left = size.tasks;
+    // One claim after another where one cannot ask for all.
+    for number in 0.. {
+        let count = left.min(TASKS_OF_A_CLAIM);
+        if count == 0 {
+            break;
+        }
+        left -= count;
+        let claim = format!("tasks-{number}");
+        let wanted = Claim::cpu_milli(100).memory_mib(64).count(count);
+        subject.want(&claim, wanted).await?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        latencies.append(&mut subject.run_all(&claim, count, &spec).await?);
+    }
     let seconds = began.elapsed().as_secs_f64();
-    let rss = resident_mib();
-    let after = flushes(&cluster).await?;
+    let rss = site.resident_mib();
+    let after = flushes(&site).await?;
     let mut probes = probe(&mut subject, PROBES).await?;
 
     figures.put("agents", size.agents);
@@ -128,31 +215,21 @@ async fn measure(size: &Size, home: &Path, figures: &mut Figures) -> Outcome {
     figures.put("flushes", after.saturating_sub(before));
     figures.put(
         "agents_registered_ms",
-        decimal(registered.as_secs_f64() * 1000.0),
+        decimal(site.registered().as_secs_f64() * 1000.0),
     );
     figures.put("refused", subject.refused);
-    figures.put("masters", 1);
-    figures.put("in_one_process", true);
-    let agent = RealAgent::start(&cluster, home, size.agents).await?;
+    figures.put("masters", size.masters);
+    figures.put("in_one_process", size.masters == 1);
+    let agent = RealAgent::start(&site, home, size.agents).await?;
     measure_real(&mut subject, figures).await?;
     subject.teardown().await?;
     agent.stop().await?;
-    cluster.stop().await
+    site.stop().await
 }
 
-async fn flushes(cluster: &DevCluster) -> Outcome<u64> {
-    let raft = cluster
-        .client(CALL)
-        .call(|channel| async move { admin(channel).get_raft(GetRaftRequest {}).await })
-        .await?;
-    if raft.flushes > 0 {
-        return Ok(raft.flushes);
-    }
-    let status = cluster
-        .client(CALL)
-        .call(|channel| async move { admin(channel).get_status(GetStatusRequest {}).await })
-        .await?;
-    Ok(status.counters.get("flushes").copied().unwrap_or(0))
+async fn flushes(site: &Site) -> Outcome<u64> {
+    let call = |channel| async move { admin(channel).get_raft(GetRaftRequest {}).await };
+    Ok(site.client().call(call).await?.flushes)
 }
 
 /// Milliseconds from declaring one claim to its first offer, so many times.
@@ -219,7 +296,7 @@ struct RealAgent {
 
 impl RealAgent {
     /// Starts it and waits until the master counts it beside so many simulated ones.
-    async fn start(cluster: &DevCluster, home: &Path, simulated: u32) -> Outcome<Self> {
+    async fn start(site: &Site, home: &Path, simulated: u32) -> Outcome<Self> {
         let failed = |error: std::io::Error| {
             CliError::new(Code::File, format!("start the real agent: {error}"))
         };
@@ -236,7 +313,7 @@ impl RealAgent {
                 "--listen",
                 "127.0.0.1:0",
             ])
-            .args(["--master", &cluster.address])
+            .args(site.addresses().iter().flat_map(|at| ["--master", at]))
             .args(["--device", &format!("{DEVICE}=real")])
             .arg("--state-dir")
             .arg(home.join("agent"))
@@ -253,8 +330,8 @@ impl RealAgent {
             .checked_add(AGENT_READY)
             .unwrap_or_else(Instant::now);
         loop {
-            let status = cluster
-                .client(CALL)
+            let status = site
+                .client()
                 .call(|channel| async move { admin(channel).get_status(GetStatusRequest {}).await })
                 .await?;
             if status.nodes.get("ready").copied().unwrap_or(0) > simulated {

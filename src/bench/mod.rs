@@ -11,7 +11,9 @@ use crate::cli::support::print::{Format, Style, print_one};
 
 pub mod allocator;
 pub mod commands;
+pub mod failover;
 pub mod launches;
+mod masters;
 pub mod node;
 pub mod replay;
 mod subject;
@@ -85,7 +87,13 @@ pub fn percentile(values: &mut [f64], percent: usize) -> f64 {
 /// Resident memory of this process in MiB.
 #[must_use]
 pub fn resident_mib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    resident_mib_of(std::process::id())
+}
+
+/// Resident memory of a process in MiB; 0 of one that is gone.
+#[must_use]
+pub fn resident_mib_of(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib: u64 = line
         .and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok())

@@ -46,8 +46,8 @@ impl Subject {
     ///
     /// # Errors
     /// Why there is no session.
-    pub(super) async fn connect(master: &str, name: &str) -> Outcome<Self> {
-        let config = SessionConfig::new(vec![master.to_owned()], name, "dev");
+    pub(super) async fn connect(masters: Vec<String>, name: &str) -> Outcome<Self> {
+        let config = SessionConfig::new(masters, name, "dev");
         let (session, events) = Session::open(config).map_err(|error| from_sdk(&error))?;
         let subject = Self {
             session,
@@ -206,6 +206,13 @@ impl Subject {
                 });
             }
         }
+    }
+
+    /// Tasks that run, as far as the framework knows.
+    pub(super) fn running(&self) -> usize {
+        let runs = self.session.snapshot().runs;
+        let running = runs.iter().filter(|run| run.phase == TaskPhase::Running);
+        running.count()
     }
 
     /// Ends the framework and all its tasks.

@@ -185,6 +185,11 @@ const OBJECTS: &[(&str, &str)] = &[
          naive_ms:number ...",
     ),
     (
+        "bench_failover",
+        "name:text rounds:int p50_ms:number p99_ms:number max_ms:number lost_writes:int \
+         tasks_touched:int ...",
+    ),
+    (
         "bench_node",
         "name:text starts:int at_once:int over_best_ms:number over_p50_ms:number \
          over_p99_ms:number ratio_p50:number ratio_p99:number at_once_ratio:number ...",
@@ -201,6 +206,7 @@ const OBJECTS: &[(&str, &str)] = &[
 const KINDS: &[(&str, &str)] = &[
     ("AgentCheck", "check"),
     ("BenchAllocator", "bench_allocator"),
+    ("BenchFailover", "bench_failover"),
     ("BenchLaunches", "bench_launches"),
     ("BenchNode", "bench_node"),
     ("BenchReplay", "bench_replay"),
