@@ -130,6 +130,12 @@ impl Handle {
         Arc::clone(&self.inside.state)
     }
 
+    /// That master was taken out of the cluster, as far as is known here.
+    #[must_use]
+    pub fn has_left(&self, master: u64) -> bool {
+        self.state().has_left(master)
+    }
+
     /// What clients are told to dial.
     #[must_use]
     pub fn advertised(&self) -> String {

@@ -69,7 +69,7 @@ impl Peers {
 
     /// Tells a master that was taken out: it hears nothing of the log any more.
     fn check_left(&self, from: u64) -> Result<(), Status> {
-        if self.handle.state().has_left(from) {
+        if self.handle.has_left(from) {
             return Err(status::refuse(
                 Code::MasterRemoved,
                 format!("master {from} was removed from this cluster; it must not go on"),
