@@ -258,6 +258,12 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
             Kind("BenchLaunches"),
         ),
         (
+            "bench commit",
+            vec!["--rounds", "1", "--seconds", "1", "--clients", "2"],
+            0,
+            Kind("BenchCommit"),
+        ),
+        (
             "bench failover",
             vec!["--rounds", "1", "--agents", "2"],
             0,

@@ -11,6 +11,8 @@ pub enum Bench {
     Launches(Launches),
     /// Rounds of the allocator alone, full and after one change
     Allocator(Allocator),
+    /// Small durable writes through three masters, beside etcd
+    Commit(Commit),
     /// The leading master killed under load: how long until tasks start again, and what is lost
     Failover(Failover),
     /// Starts of real tasks on this machine, beside a bare fork and exec
@@ -47,6 +49,20 @@ pub struct Allocator {
     pub frameworks: u32,
     /// Rounds that are timed
     #[arg(long, value_name = "N", default_value_t = 10)]
+    pub rounds: u32,
+}
+
+/// `bench commit`.
+#[derive(Clone, Debug, Args)]
+pub struct Commit {
+    /// Writes under way at once
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub clients: u32,
+    /// How long one round writes
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub seconds: u64,
+    /// Rounds of each, alternating
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub rounds: u32,
 }
 

@@ -1,6 +1,8 @@
 //! Flags as sizes of benches.
 
-use super::{allocator, failover, launches, node, replay};
+use std::time::Duration;
+
+use super::{allocator, commit, failover, launches, node, replay};
 use crate::args::bench::Bench;
 use crate::cli::support::error::Outcome;
 use crate::cli::support::print::Style;
@@ -30,6 +32,14 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
                 seed: 1,
             };
             allocator::run(size)?.print("BenchAllocator", style)
+        }
+        Bench::Commit(flags) => {
+            let size = commit::Size {
+                clients: flags.clients,
+                round: Duration::from_secs(flags.seconds),
+                rounds: flags.rounds,
+            };
+            commit::run(size).await?.print("BenchCommit", style)
         }
         Bench::Failover(flags) => {
             let size = failover::Size {

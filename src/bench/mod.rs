@@ -11,6 +11,7 @@ use crate::cli::support::print::{Format, Style, print_one};
 
 pub mod allocator;
 pub mod commands;
+pub mod commit;
 pub mod failover;
 pub mod launches;
 mod masters;

@@ -185,6 +185,10 @@ const OBJECTS: &[(&str, &str)] = &[
          naive_ms:number ...",
     ),
     (
+        "bench_commit",
+        "name:text clients:int ops_per_s:number p50_ms:number p99_ms:number ...",
+    ),
+    (
         "bench_failover",
         "name:text rounds:int p50_ms:number p99_ms:number max_ms:number lost_writes:int \
          tasks_touched:int ...",
@@ -206,6 +210,7 @@ const OBJECTS: &[(&str, &str)] = &[
 const KINDS: &[(&str, &str)] = &[
     ("AgentCheck", "check"),
     ("BenchAllocator", "bench_allocator"),
+    ("BenchCommit", "bench_commit"),
     ("BenchFailover", "bench_failover"),
     ("BenchLaunches", "bench_launches"),
     ("BenchNode", "bench_node"),
