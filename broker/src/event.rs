@@ -149,6 +149,8 @@ pub enum Event {
     SnapshotSent {
         /// The receiving master.
         to: u64,
+        /// The snapshot's index.
+        index: u64,
         /// It has it whole.
         finished: bool,
     },
@@ -231,7 +233,9 @@ impl fmt::Debug for Event {
                 write!(f, "PeerFrames({from}, {})", frames.len())
             }
             Self::PeerUnreachable { node } => write!(f, "PeerUnreachable({node})"),
-            Self::SnapshotSent { to, finished } => write!(f, "SnapshotSent({to}, {finished})"),
+            Self::SnapshotSent { to, finished, .. } => {
+                write!(f, "SnapshotSent({to}, {finished})")
+            }
             Self::SnapshotReceived { received, .. } => {
                 write!(f, "SnapshotReceived({})", received.manifest.file)
             }

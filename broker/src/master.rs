@@ -240,16 +240,23 @@ impl Master {
                 Event::Stop => self.begin_to_stop(now),
                 Event::PeerHello(facts) => {
                     self.peers.heard(facts.node, now.monotonic);
-                    self.peers.tell(facts);
+                    let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+                    self.peers.tell(facts, &state);
                 }
                 Event::PeerFrames { from, mut frames } => {
                     self.peers.heard(from, now.monotonic);
                     self.peers.messages.append(&mut frames);
                 }
                 Event::PeerUnreachable { node } => self.peers.unreachable.push(node),
-                Event::SnapshotSent { to, finished } => {
-                    self.peers.transfers.push(Transfer { to, finished });
-                }
+                Event::SnapshotSent {
+                    to,
+                    index,
+                    finished,
+                } => self.peers.transfers.push(Transfer {
+                    to,
+                    index,
+                    finished,
+                }),
                 Event::SnapshotReceived { received, taken } => {
                     self.peers.received.push(*received);
                     self.outputs.push(Output::SnapshotTaken { to: taken });

@@ -202,6 +202,8 @@ pub enum OperatorAction {
         learner: bool,
         /// A voter that leaves when this one gets its vote.
         replaces: Option<u64>,
+        /// Its node id lies above this one; filled in by the loop, which knows the members.
+        above: u64,
     },
     /// A vote for a master that was added without one.
     PromoteMaster {

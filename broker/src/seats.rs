@@ -14,10 +14,12 @@ use crate::replica::membership::{Change, Members};
 pub struct Peer {
     /// Its node id.
     pub node: u64,
-    /// It answered within the last seconds.
+    /// It has acknowledged something within the last second.
     pub answers: bool,
     /// It has everything that the leader had a moment ago.
     pub caught_up: bool,
+    /// Its log equals the leader's up to here.
+    pub matched: u64,
 }
 
 /// Everything a step is decided from.
@@ -100,15 +102,35 @@ impl Facts<'_> {
         quorum
     }
 
+    /// The quorum without `node`; whoever counts has acknowledged all up to `since`.
+    fn acknowledged(&self, node: u64, since: u64) -> Quorum {
+        self.count(since, |voter| voter != node)
+    }
+
+    /// The quorum of those who stay when `node` leaves too.
+    fn staying(&self, node: u64, since: u64) -> Quorum {
+        self.count(since, |voter| voter != node && !self.leaves(voter))
+    }
+
+    fn count(&self, since: u64, counts: impl Fn(u64) -> bool) -> Quorum {
+        let mut quorum = Quorum {
+            voters: 0,
+            answering: 0,
+        };
+        let voters = self.members.voters.iter().copied();
+        for voter in voters.filter(|voter| counts(*voter)) {
+            let has = |peer: &Peer| peer.answers && peer.matched >= since;
+            let acknowledges = voter == self.own || self.peer(voter).is_some_and(has);
+            quorum.voters += 1;
+            quorum.answering += usize::from(acknowledges);
+        }
+        quorum
+    }
+
     /// The quorum as it is.
     #[must_use]
     pub fn present(&self) -> Quorum {
         self.quorum(self.members.voters.iter().copied())
-    }
-
-    fn without(&self, node: u64) -> Quorum {
-        let voters = self.members.voters.iter().copied();
-        self.quorum(voters.filter(|voter| *voter != node))
     }
 
     fn with(&self, node: u64) -> Quorum {
@@ -169,7 +191,8 @@ fn step_of(facts: &Facts<'_>, master: &Master) -> Option<Step> {
         return facts.heir().map(Step::HandOver);
     }
     if leaves {
-        let safe = !votes || (members.voters.len() > 1 && facts.without(node).holds());
+        // Whoever counts has acknowledged the very record that asks for this.
+        let safe = !votes || facts.acknowledged(node, master.revision).holds();
         return safe.then_some(Step::Change(Change::Remove(node)));
     }
     if votes || master.seat != Seat::Voter || !facts.is_ready(node) {
@@ -191,7 +214,7 @@ fn step_of(facts: &Facts<'_>, master: &Master) -> Option<Step> {
     safe.then_some(Step::Change(Change::Promote(node)))
 }
 
-/// Says why a master may not be taken out now.
+/// Says why a master may not be taken out now. Those already on their way out do not count.
 ///
 /// # Errors
 /// A sentence with the arithmetic.
@@ -199,12 +222,12 @@ pub fn may_leave(facts: &Facts<'_>, node: u64) -> Result<(), String> {
     if !facts.members.voters.contains(&node) {
         return Ok(());
     }
-    if facts.members.voters.len() == 1 {
+    let after = facts.staying(node, 0);
+    if after.voters == 0 {
         return Err(format!(
-            "master {node} is the only voter; a cluster without masters decides nothing"
+            "master {node} is the last voter that stays; a cluster without masters decides nothing"
         ));
     }
-    let after = facts.without(node);
     if after.holds() {
         return Ok(());
     }
@@ -223,6 +246,30 @@ pub fn may_leave(facts: &Facts<'_>, node: u64) -> Result<(), String> {
         silent.join(", "),
         after.needed(),
     ))
+}
+
+/// Whether a call that names a new master at a known address is the same call once more: the one
+/// that is known by it has never held anything of the log. Gives its node id.
+///
+/// # Errors
+/// A sentence, where the known one may have voted or acknowledged: its place is not free.
+pub fn same_again(facts: &Facts<'_>, address: &str, replaces: u64) -> Result<Option<u64>, String> {
+    let mut masters = facts.masters.iter();
+    let Some(known) = masters.find(|master| master.address == address) else {
+        return Ok(None);
+    };
+    let node = known.node;
+    if node == replaces {
+        return Ok(None);
+    }
+    let held = facts.peer(node).is_some_and(|peer| peer.matched > 0);
+    if node == facts.own || facts.members.voters.contains(&node) || held {
+        return Err(format!(
+            "{address} is the address of master {node}, which has a part of the log: if its disk \
+             is lost, add the new one as one that replaces {node}; else remove {node} first"
+        ));
+    }
+    Ok(Some(node))
 }
 
 #[cfg(test)]

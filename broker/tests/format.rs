@@ -17,8 +17,8 @@ use mete_broker::format::{
 };
 use mete_model::{Code, GrantId, MilliCpu, Resources, RunId, TaskId, TaskSpec, Timestamp};
 use mete_state::command::{
-    AdmitAgent, FrameworkSettings, HeldRun, Launch, LaunchTask, SetMaster, StoreDelete, StorePut,
-    Subscribe,
+    AddMaster, AdmitAgent, FrameworkSettings, HeldRun, Launch, LaunchTask, SetMaster, StoreDelete,
+    StorePut, Subscribe,
 };
 use mete_state::{
     Agent, AgentCondition, Caller, ClaimRecord, Command, EndedRun, Framework, ItemVerdict, Kill,
@@ -179,11 +179,18 @@ fn commands(dice: &mut Dice) -> Vec<Command> {
             path: dice.role(),
             actor: dice.text(),
         },
-        Command::SetMaster(SetMaster {
-            node: dice.roll(),
+        Command::AddMaster(AddMaster {
             address: dice.text(),
             seat: seat(dice),
             replaces: dice.upto(9),
+            above: dice.roll(),
+            actor: dice.text(),
+        }),
+        Command::SetMaster(SetMaster {
+            node: dice.roll(),
+            address: dice.maybe(Dice::text),
+            seat: dice.maybe(seat),
+            replaces: dice.maybe(|dice| dice.upto(9)),
             actor: dice.text(),
         }),
         Command::RemoveMaster {
@@ -276,6 +283,7 @@ fn verdicts(dice: &mut Dice) -> Vec<Verdict> {
             limit: dice.roll(),
         }),
         Verdict::TornDown(dice.list(3, Dice::run)),
+        Verdict::MasterAdded { node: dice.roll() },
         Verdict::RoleSet {
             created: dice.yes(),
         },

@@ -75,7 +75,7 @@ pub async fn run(size: Size) -> Outcome<Figures> {
             "--agents starts at 1, --tasks is within 1 to {MOST_TASKS}"
         )));
     }
-    if size.masters % 2 == 0 || size.masters > 7 {
+    if size.masters.is_multiple_of(2) || size.masters > 7 {
         return Err(super::usage("--masters is 1, 3, 5 or 7"));
     }
     let (home, temporary) = match size.state_directory.clone() {

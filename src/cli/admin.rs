@@ -132,10 +132,6 @@ async fn remove(client: &Client, master: u64) -> Outcome {
         return Err(CliError::new(Code::NotFound, detail)
             .next("mete admin member list".to_owned(), "who they are"));
     };
-    let voters = raft.voters.saturating_sub(u32::from(known.voter));
-    let lost = u32::from(known.voter && is_heard(known));
-    let answering = raft.answering.saturating_sub(lost);
-    let needed = (voters / 2).saturating_add(1);
     let request = |dry_run| RemoveMasterRequest {
         id: master,
         dry_run,
@@ -147,11 +143,9 @@ async fn remove(client: &Client, master: u64) -> Outcome {
     // What would be refused anyway is not asked about first.
     ask(request(true)).await?;
     let what = format!(
-        "master {} at {} leaves for ever: {answering} of {voters} voters answer then, {needed} \
-         are needed, can lose {}",
+        "master {} at {} leaves for ever; its number is never used again",
         name(master),
         known.address,
-        answering.saturating_sub(needed),
     );
     confirm(client, &[what])?;
     let answer = ask(request(client.globals.dry_run)).await?;
@@ -177,13 +171,6 @@ async fn remove(client: &Client, master: u64) -> Outcome {
 
 fn name(id: u64) -> String {
     format!("m{id}")
-}
-
-/// Heard within the last second, as the leader counts it.
-fn is_heard(master: &Master) -> bool {
-    master
-        .last_contact_ms
-        .is_some_and(|ago| ago < Span::seconds(1).0)
 }
 
 fn listing(raft: &GetRaftResponse) -> Listing {

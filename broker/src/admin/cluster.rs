@@ -180,15 +180,6 @@ pub async fn raft(handle: &Handle) -> Result<wire::GetRaftResponse, Problem> {
     Ok(handle.read(masters).await?)
 }
 
-/// The node id of the master that is named with this address.
-#[must_use]
-pub fn master_at(handle: &Handle, address: &str) -> Option<u64> {
-    let state = handle.state();
-    let mut masters = state.masters();
-    let found = masters.find(|master| master.address == address);
-    found.map(|master| master.node)
-}
-
 fn masters(master: &Master) -> wire::GetRaftResponse {
     let replica = master.replica();
     let (standing, identity) = (replica.standing(), replica.identity());

@@ -8,7 +8,6 @@ use mete_model::{
     AgentId, Code, Exit, FrameworkId, RolePath, RunId, StatusSource, TaskPhase, Timestamp,
 };
 use mete_proto::events::v1 as wire;
-use mete_state::command::SetMaster;
 use mete_state::{AgentCondition, Change, Command, Outcome, Seat, State, Verdict};
 
 use crate::machine::Done;
@@ -92,6 +91,7 @@ fn by_command(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
             | Verdict::Acknowledged(_)
             | Verdict::StoreWritten(_)
             | Verdict::TornDown(_)
+            | Verdict::MasterAdded { .. }
             | Verdict::RoleSet { .. } => Vec::new(),
         },
         Command::Disconnect { framework, .. } => vec![What::FrameworkDisconnected(*framework)],
@@ -174,7 +174,8 @@ fn by_command(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
         Command::RemoveRole { path, actor } => {
             vec![What::RoleRemoved(path.clone(), actor.as_str().into())]
         }
-        Command::SetMaster(set) => vec![master_set(set)],
+        Command::AddMaster(add) => masters_set(outcome, &add.actor, state),
+        Command::SetMaster(set) => masters_set(outcome, &set.actor, state),
         Command::RemoveMaster { node, actor } => {
             vec![What::MasterRemoved(*node, actor.as_str().into())]
         }
@@ -204,9 +205,22 @@ fn admitted(verdict: &Verdict, state: &State, at: Timestamp) -> Vec<What> {
     }]
 }
 
-fn master_set(set: &SetMaster) -> What {
-    let (address, actor) = (set.address.as_str().into(), set.actor.as_str().into());
-    What::MasterSet(set.node, address, set.seat, actor)
+/// Masters that a command has named or changed, as they are now.
+fn masters_set(outcome: &Outcome, actor: &str, state: &State) -> Vec<What> {
+    let changed = outcome.changes.iter().filter_map(|change| match change {
+        Change::Master(node) => state.master(*node),
+        Change::Agent(_)
+        | Change::Framework(_)
+        | Change::Role(_)
+        | Change::Claim(..)
+        | Change::Run(..) => None,
+    });
+    changed
+        .map(|master| {
+            let address = master.address.as_str().into();
+            What::MasterSet(master.node, address, master.seat, actor.into())
+        })
+        .collect()
 }
 
 fn suppressed_roles(
@@ -290,6 +304,7 @@ fn ends(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
         | Command::RemoveFramework { .. }
         | Command::SetRole { .. }
         | Command::RemoveRole { .. }
+        | Command::AddMaster(_)
         | Command::SetMaster(_)
         | Command::RemoveMaster { .. }
         | Command::RaiseLevel { .. }

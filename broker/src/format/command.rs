@@ -8,7 +8,9 @@ use mete_proto::convert::{
 use mete_proto::internal::v1 as stored;
 use mete_proto::internal::v1::stored_command::Command as Stored;
 use mete_proto::types::v1 as wire;
-use mete_state::command::{AdmitAgent, HeldRun, SetMaster, StoreDelete, StorePut, Subscribe};
+use mete_state::command::{
+    AddMaster, AdmitAgent, HeldRun, SetMaster, StoreDelete, StorePut, Subscribe,
+};
 use mete_state::{Caller, Command, Stamped};
 use prost::Message;
 use prost::bytes::Bytes;
@@ -177,6 +179,7 @@ fn put(command: &Command) -> Stored {
             path: path.as_str().to_owned(),
             actor: actor.clone(),
         }),
+        Command::AddMaster(add) => Stored::AddMaster(put_add_master(add)),
         Command::SetMaster(set) => Stored::SetMaster(put_set_master(set)),
         Command::RemoveMaster { node, actor } => Stored::RemoveMaster(stored::StoredRemoveMaster {
             node: *node,
@@ -189,11 +192,21 @@ fn put(command: &Command) -> Stored {
     }
 }
 
+fn put_add_master(add: &AddMaster) -> stored::StoredAddMaster {
+    stored::StoredAddMaster {
+        address: add.address.clone(),
+        seat: put_seat(add.seat),
+        replaces: add.replaces,
+        above: add.above,
+        actor: add.actor.clone(),
+    }
+}
+
 fn put_set_master(set: &SetMaster) -> stored::StoredSetMaster {
     stored::StoredSetMaster {
         node: set.node,
         address: set.address.clone(),
-        seat: put_seat(set.seat),
+        seat: set.seat.map(put_seat),
         replaces: set.replaces,
         actor: set.actor.clone(),
     }
@@ -368,6 +381,7 @@ fn read(command: Stored, faults: &mut Faults) -> Option<Command> {
             path: read_role(&remove.path, root("path"), faults)?,
             actor: remove.actor,
         },
+        Stored::AddMaster(add) => Command::AddMaster(read_add_master(add, faults)?),
         Stored::SetMaster(set) => Command::SetMaster(read_set_master(set, faults)?),
         Stored::RemoveMaster(remove) => Command::RemoveMaster {
             node: remove.node,
@@ -378,11 +392,25 @@ fn read(command: Stored, faults: &mut Faults) -> Option<Command> {
     })
 }
 
+fn read_add_master(add: stored::StoredAddMaster, faults: &mut Faults) -> Option<AddMaster> {
+    Some(AddMaster {
+        address: add.address,
+        seat: seat(add.seat, At::root("seat"), faults)?,
+        replaces: add.replaces,
+        above: add.above,
+        actor: add.actor,
+    })
+}
+
 fn read_set_master(set: stored::StoredSetMaster, faults: &mut Faults) -> Option<SetMaster> {
+    let seat = match set.seat {
+        None => None,
+        Some(given) => Some(seat(given, At::root("seat"), faults)?),
+    };
     Some(SetMaster {
         node: set.node,
         address: set.address,
-        seat: seat(set.seat, At::root("seat"), faults)?,
+        seat,
         replaces: set.replaces,
         actor: set.actor,
     })

@@ -48,6 +48,9 @@ fn put(verdict: &Verdict) -> Stored {
             incarnation: *incarnation,
             known: *known,
         }),
+        Verdict::MasterAdded { node } => {
+            Stored::MasterAdded(stored::VerdictMasterAdded { node: *node })
+        }
         Verdict::RoleSet { created } => {
             Stored::RoleSet(stored::VerdictRoleSet { created: *created })
         }
@@ -146,6 +149,7 @@ fn read(verdict: Stored, at: At<'_>, faults: &mut Faults) -> Option<Verdict> {
             incarnation: subscribed.incarnation,
             known: subscribed.known,
         },
+        Stored::MasterAdded(added) => Verdict::MasterAdded { node: added.node },
         Stored::RoleSet(set) => Verdict::RoleSet {
             created: set.created,
         },

@@ -430,6 +430,7 @@ impl LeaderTerm {
             | Command::WriteStore { .. }
             | Command::SetRole { .. }
             | Command::RemoveRole { .. }
+            | Command::AddMaster(_)
             | Command::SetMaster(_)
             | Command::RemoveMaster { .. }
             | Command::RaiseLevel { .. }

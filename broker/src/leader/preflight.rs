@@ -5,7 +5,7 @@
 //! panic at the commit would end every master, again and again.
 
 use mete_model::{AgentId, Code};
-use mete_state::command::{HeldRun, SetMaster};
+use mete_state::command::{AddMaster, HeldRun, SetMaster};
 use mete_state::{Caller, Command, Preview, Seat, Stamped, State, Verdict};
 
 use super::{LeaderTerm, Now};
@@ -153,7 +153,14 @@ pub(super) fn operator_command(
             address,
             learner,
             replaces,
-        } => added_master(state, address, learner, replaces, actor),
+            above,
+        } => Command::AddMaster(AddMaster {
+            address,
+            seat: if learner { Seat::Learner } else { Seat::Voter },
+            replaces: replaces.unwrap_or(0),
+            above,
+            actor,
+        }),
         OperatorAction::PromoteMaster { node } => reseated(state, node, Seat::Voter, actor)?,
         OperatorAction::RemoveMaster { node } => reseated(state, node, Seat::Leaving, actor)?,
         // Judged by the loop, which knows the members.
@@ -161,45 +168,21 @@ pub(super) fn operator_command(
     }))
 }
 
-/// A new master gets the next node id; one that is known by its address keeps its own, so that the
-/// call may be repeated.
-fn added_master(
-    state: &State,
-    address: String,
-    learner: bool,
-    replaces: Option<u64>,
-    actor: String,
-) -> Command {
-    let seat = if learner { Seat::Learner } else { Seat::Voter };
-    let mut masters = state.masters();
-    let known = masters.find(|master| master.address == address && master.seat == seat);
-    let next = state.last_master().saturating_add(1);
-    Command::SetMaster(SetMaster {
-        node: known.map_or(next, |master| master.node),
-        address,
-        seat,
-        replaces: replaces.unwrap_or_else(|| known.map_or(0, |master| master.replaces)),
-        actor,
-    })
-}
-
 fn reseated(state: &State, node: u64, seat: Seat, actor: String) -> Result<Command, Refusal> {
-    let master = state.master(node).ok_or_else(|| {
-        let known: Vec<String> = state
-            .masters()
-            .map(|known| known.node.to_string())
-            .collect();
+    if state.master(node).is_none() {
+        let known = state.masters().map(|known| known.node.to_string());
+        let known: Vec<String> = known.collect();
         let known = known.join(", ");
-        Refusal::new(
+        return Err(Refusal::new(
             Code::NotFound,
             format!("no master {node} is known; known are {known}"),
-        )
-    })?;
+        ));
+    }
     Ok(Command::SetMaster(SetMaster {
         node,
-        address: master.address.clone(),
-        seat,
-        replaces: master.replaces,
+        address: None,
+        seat: Some(seat),
+        replaces: None,
         actor,
     }))
 }

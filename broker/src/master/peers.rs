@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use mete_model::Code;
 use mete_state::command::SetMaster;
-use mete_state::{Command, Seat, State};
+use mete_state::{Command, Seat, State, Verdict};
 
 use super::Master;
 use crate::event::{Monotonic, PeerFacts};
@@ -22,6 +22,9 @@ use crate::session::peers::Outlet;
 
 /// A master that was not heard for so long does not count as answering. Ten of its heartbeats.
 const SILENT_AFTER: u64 = 1_000;
+
+/// Masters that have connected and are not named: remembered at the most.
+const MOST_UNNAMED: usize = 32;
 
 /// Between two looks at the seats, in milliseconds.
 const LOOK_EVERY: u64 = 100;
@@ -48,6 +51,8 @@ struct Mark {
 pub(super) struct Peers {
     outlet: Box<dyn Outlet>,
     heard: BTreeMap<u64, Monotonic>,
+    /// When each had last acknowledged something; of a leader only.
+    acknowledged: BTreeMap<u64, Monotonic>,
     /// What each said of itself when it connected.
     told: BTreeMap<u64, PeerFacts>,
     /// Where each is dialled, this one included.
@@ -70,6 +75,7 @@ impl Peers {
         Self {
             outlet,
             heard: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
             told: BTreeMap::new(),
             directory: BTreeMap::new(),
             look_again: Monotonic::default(),
@@ -98,8 +104,13 @@ impl Peers {
         self.heard.insert(node, at);
     }
 
-    pub(super) fn tell(&mut self, facts: PeerFacts) {
-        self.told.insert(facts.node, facts);
+    /// One that nobody has named yet may join: a few of them are remembered.
+    pub(super) fn tell(&mut self, facts: PeerFacts, state: &State) {
+        let unnamed = |node: &u64| state.master(*node).is_none();
+        let room = self.told.keys().filter(|node| unnamed(node)).count() < MOST_UNNAMED;
+        if room || !unnamed(&facts.node) || self.told.contains_key(&facts.node) {
+            self.told.insert(facts.node, facts);
+        }
     }
 
     pub(super) fn told(&self, node: u64) -> Option<&PeerFacts> {
@@ -137,6 +148,10 @@ impl Peers {
     /// Where everybody is dialled: by the state's records, or by what they said themselves.
     fn look_at_addresses(&mut self, state: &State, own: u64, advertised: &str) {
         self.told.retain(|node, _| !state.has_left(*node));
+        let told = &self.told;
+        let known = |node: &u64| state.master(*node).is_some() || told.contains_key(node);
+        self.heard.retain(|node, _| known(node));
+        self.acknowledged.retain(|node, _| known(node));
         let said = self
             .told
             .values()
@@ -144,7 +159,9 @@ impl Peers {
         let named = state
             .masters()
             .map(|master| (master.node, master.address.clone()));
-        let mut directory: BTreeMap<u64, String> = said.chain(named).collect();
+        // What one says of itself is newer than what a leader has recorded: when all have moved
+        // there is no leader to record it.
+        let mut directory: BTreeMap<u64, String> = named.chain(said).collect();
         if !advertised.is_empty() {
             directory.insert(own, advertised.to_owned());
         }
@@ -204,10 +221,11 @@ impl Master {
         let now = self.now().monotonic;
         let peers = self.replica.peers();
         let peers = peers.iter().map(|peer| {
-            let heard = self.peers.heard_at(peer.node);
+            let acknowledged = self.peers.acknowledged.get(&peer.node);
             Peer {
                 node: peer.node,
-                answers: heard.is_some_and(|at| now.since(at) < SILENT_AFTER),
+                matched: peer.matched,
+                answers: acknowledged.is_some_and(|at| now.since(*at) < SILENT_AFTER),
                 // As long as nothing is known of the moment before, nobody has.
                 caught_up: mark.is_some_and(|mark| peer.matched >= mark) && !peer.in_snapshot,
             }
@@ -244,7 +262,13 @@ impl Master {
         self.peers.look_at_addresses(&state, own, &advertised);
         if self.leader.is_none() {
             self.peers.mark = Mark::default();
+            self.peers.acknowledged.clear();
             return;
+        }
+        for peer in self.replica.peers() {
+            if peer.active {
+                self.peers.acknowledged.insert(peer.node, now.monotonic);
+            }
         }
         self.peers
             .look_at_log(self.replica.last_index(), now.monotonic);
@@ -296,11 +320,12 @@ impl Master {
                 let is_new = record.is_none() && node == own && self.replica.members().has(node);
                 let moved = record.is_some_and(|record| record.address != address);
                 (is_new || moved).then(|| {
+                    // Nothing but the address: an operator's change may be on its way.
                     Command::SetMaster(SetMaster {
                         node,
-                        address: address.to_owned(),
-                        seat: record.map_or(Seat::Voter, |record| record.seat),
-                        replaces: record.map_or(0, |record| record.replaces),
+                        address: Some(address.to_owned()),
+                        seat: is_new.then_some(Seat::Voter),
+                        replaces: None,
                         actor: format!("master {node}"),
                     })
                 })
@@ -329,7 +354,7 @@ impl Master {
         let Event::Call {
             request:
                 Request::Operator {
-                    action,
+                    mut action,
                     dry_run,
                     actor,
                 },
@@ -338,19 +363,32 @@ impl Master {
         else {
             return Some(event);
         };
-        let answer = match &action {
+        let answer = match &mut action {
+            OperatorAction::AddMaster {
+                address,
+                replaces,
+                above,
+                ..
+            } => {
+                let members = self.replica.members();
+                let seated = members.voters.iter().chain(&members.learners);
+                *above = seated.copied().max().unwrap_or(0);
+                self.added_before(address, replaces.unwrap_or(0))
+            }
             OperatorAction::RemoveMaster { node } => self
                 .read_seats(|facts| seats::may_leave(facts, *node))
                 .err()
                 .map(|why| Err(Refusal::new(Code::QuorumLoss, why))),
-            OperatorAction::HandOver { to } => Some(self.hand_over(*to, dry_run)),
+            OperatorAction::HandOver { to } => {
+                let to = *to;
+                Some(self.hand_over(to, dry_run))
+            }
             OperatorAction::SetRole { .. }
             | OperatorAction::RemoveRole { .. }
             | OperatorAction::KillTasks { .. }
             | OperatorAction::SuppressFramework { .. }
             | OperatorAction::RemoveFramework { .. }
             | OperatorAction::RescindOffers { .. }
-            | OperatorAction::AddMaster { .. }
             | OperatorAction::PromoteMaster { .. }
             | OperatorAction::RemoveNode { .. } => None,
         };
@@ -366,6 +404,19 @@ impl Master {
             },
             reply,
         })
+    }
+
+    /// The answer to a call that was answered before, or cannot be taken as it is.
+    fn added_before(&self, address: &str, replaces: u64) -> Option<Result<Reply, Refusal>> {
+        let known = self.read_seats(|facts| seats::same_again(facts, address, replaces));
+        match known {
+            Ok(None) => None,
+            Ok(Some(node)) => Some(Ok(Reply::Applied {
+                revision: self.replica.applied_index(),
+                verdict: Verdict::MasterAdded { node },
+            })),
+            Err(why) => Some(Err(Refusal::new(Code::InUse, why))),
+        }
     }
 
     fn hand_over(&mut self, to: Option<u64>, dry_run: bool) -> Result<Reply, Refusal> {
@@ -444,7 +495,8 @@ impl Master {
     pub(super) fn look_at_own_seat(&mut self) {
         let (own, members) = (self.replica.identity().node, self.replica.members());
         let known = self.read_state(|state| own <= state.last_master());
-        if known && !members.voters.is_empty() && !members.has(own) {
+        // In the middle of a step that needs both majorities those who leave are still needed.
+        if known && !members.changing && !members.voters.is_empty() && !members.has(own) {
             self.removed_by(None);
         }
     }

@@ -102,8 +102,16 @@ impl<M: Machine> Replica<M> {
         for peer in input.unreachable {
             self.node.report_unreachable(peer);
         }
-        for Transfer { to, finished } in input.transfers {
-            self.snapshots.transfer_ends(to);
+        for Transfer {
+            to,
+            index,
+            finished,
+        } in input.transfers
+        {
+            // One that was overtaken by a later transfer to the same peer says nothing any more.
+            if !self.snapshots.transfer_ends(to, index) {
+                continue;
+            }
             let status = [raft::SnapshotStatus::Failure, raft::SnapshotStatus::Finish];
             self.node.report_snapshot(to, status[usize::from(finished)]);
         }
@@ -136,6 +144,10 @@ impl<M: Machine> Replica<M> {
         let refused = match message {
             Ok(message) if wire::announced(&message).is_some() => {
                 "a snapshot was announced without its content".to_owned()
+            }
+            // The protocol would take it for a lost log of ours, and end the process.
+            Ok(message) if wire::committed_by(&message) > self.last_index() => {
+                "a heartbeat tells of entries that were never received here".to_owned()
             }
             Ok(message) => match self.node.step(message) {
                 Ok(()) => return,
@@ -369,6 +381,7 @@ impl<M: Machine> Replica<M> {
         let peers = others.map(|(id, progress)| Peer {
             node: *id,
             matched: progress.matched,
+            active: progress.recent_active,
             in_snapshot: progress.state == raft::ProgressState::Snapshot,
         });
         let mut peers: Vec<Peer> = peers.collect();

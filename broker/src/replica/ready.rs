@@ -182,6 +182,11 @@ impl<M: Machine> Replica<M> {
             .apply_conf_change(&change)
             .map_err(|error| bad(error.to_string()))?;
         let membership = wire::encode_conf(&conf);
+        if self.node.raft.state == StateRole::Leader && !wire::votes(&conf, self.identity.node) {
+            // It leads nobody any more, and the protocol does not step down by itself.
+            let term = self.node.raft.term;
+            self.node.raft.become_follower(term, raft::INVALID_ID);
+        }
         self.members = wire::members(&conf);
         self.node.mut_store().set_conf(conf);
         // Index and membership belong together, in one record.

@@ -87,8 +87,13 @@ impl Snapshots {
         self.transfers.insert(peer, index);
     }
 
-    pub(super) fn transfer_ends(&mut self, peer: u64) {
-        self.transfers.remove(&peer);
+    /// False for a transfer that a later one to the same peer has overtaken.
+    pub(super) fn transfer_ends(&mut self, peer: u64, index: u64) -> bool {
+        let present = self.transfers.get(&peer) == Some(&index);
+        if present {
+            self.transfers.remove(&peer);
+        }
+        present
     }
 
     /// The lowest snapshot index that is on its way to a peer.

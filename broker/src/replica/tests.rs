@@ -318,6 +318,88 @@ fn a_cluster_of_one_grows_through_a_learner_and_shrinks_again() {
 }
 
 #[test]
+fn a_leader_that_applies_its_own_removal_steps_down_and_the_others_go_on() {
+    let mut net = Net::new(&[1, 2, 3]);
+    let leader = net.elect();
+    net.propose(leader, &["before"]);
+    net.settle();
+
+    net.step(
+        leader,
+        Input {
+            change: Some((900, Change::Remove(leader))),
+            ..Input::default()
+        },
+    );
+    // More is on its way when the removal applies.
+    net.propose(leader, &["beside"]);
+    net.settle();
+    assert_ne!(net.replicas[&leader].standing().role, Role::Leader);
+
+    net.isolated.insert(leader);
+    let heir = net.elect();
+    net.propose(heir, &["after"]);
+    net.settle();
+    assert!(net.machine(heir).holds(b"before") && net.machine(heir).holds(b"after"));
+    assert!(!net.replicas[&heir].members().has(leader));
+}
+
+#[test]
+fn a_voter_is_replaced_in_one_step_that_needs_both_majorities() {
+    let mut net = Net::new(&[1, 2, 3]);
+    let leader = net.elect();
+    let leaves = if leader == 2 { 3 } else { 2 };
+    net.start_new(4, &[]);
+    net.step(
+        leader,
+        Input {
+            change: Some((900, Change::AddLearner(4))),
+            ..Input::default()
+        },
+    );
+    net.propose(leader, &["early"]);
+    net.run_until("the learner has it", |net| net.machine(4).holds(b"early"));
+
+    let enters = 4;
+    net.step(
+        leader,
+        Input {
+            change: Some((901, Change::Replace { enters, leaves })),
+            ..Input::default()
+        },
+    );
+    net.run_until("the step is over", |net| {
+        let members = net.replicas[&leader].members();
+        !members.changing && members.has(4) && !members.has(leaves)
+    });
+    net.propose(leader, &["late"]);
+    net.run_until("the new one has it", |net| net.machine(4).holds(b"late"));
+    assert!(net.replicas[&leader].members().voters.contains(&4));
+}
+
+#[test]
+fn a_heartbeat_that_knows_more_than_was_received_is_refused_and_kills_nobody() {
+    let mut net = Net::new(&[1, 2, 3]);
+    let leader = net.elect();
+    net.propose(leader, &["kept"]);
+    net.settle();
+    let victim = if leader == 2 { 3 } else { 2 };
+
+    // Its disk is lost, and it comes back under the old number: the leader thinks that it has all.
+    net.crash(victim, 0);
+    net.start_new(victim, &[]);
+    for _ in 0..20 {
+        net.tick_all();
+        net.settle();
+    }
+    let refused = &net.told.frames_refused;
+    assert!(
+        refused.iter().any(|why| why.contains("never received")),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_second_change_while_one_is_pending_is_refused() {
     let mut net = Net::new(&[1, 2, 3]);
     let leader = net.elect();

@@ -57,6 +57,8 @@ pub struct Received {
 pub struct Transfer {
     /// The receiving peer.
     pub to: u64,
+    /// The snapshot's index.
+    pub index: u64,
     /// True when the peer has it whole; false on any failure, a lost connection included.
     pub finished: bool,
 }
@@ -168,6 +170,8 @@ pub struct Peer {
     pub node: u64,
     /// Its log equals the leader's up to this index.
     pub matched: u64,
+    /// It has acknowledged something since the leader last looked, at most an election's time ago.
+    pub active: bool,
     /// It is being sent a snapshot.
     pub in_snapshot: bool,
 }

@@ -493,6 +493,20 @@ pub(super) fn propose(node: u64, commands: Vec<Vec<u8>>) -> RaftMessage {
     message
 }
 
+/// Up to where a heartbeat says that the receiver's own log is committed; 0 of any other message.
+pub(super) fn committed_by(message: &RaftMessage) -> u64 {
+    if message.get_msg_type() == pb::MessageType::MsgHeartbeat {
+        message.commit
+    } else {
+        0
+    }
+}
+
+/// True if the node belongs to one of the majorities that decide.
+pub(super) fn votes(conf: &RaftConfState, node: u64) -> bool {
+    conf.get_voters().contains(&node) || conf.get_voters_outgoing().contains(&node)
+}
+
 /// What a snapshot message announces, or `None` for any other message.
 pub(super) fn announced(message: &RaftMessage) -> Option<Applied> {
     (message.get_msg_type() == pb::MessageType::MsgSnapshot).then(|| point(message.get_snapshot()))

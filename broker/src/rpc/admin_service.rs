@@ -265,6 +265,7 @@ impl AdminService for Admin {
             | Verdict::Acknowledged(_)
             | Verdict::StoreWritten(_)
             | Verdict::TornDown(_)
+            | Verdict::MasterAdded { .. }
             | Verdict::RoleSet { .. } => return Err(odd()),
         };
         Ok(Response::new(wire::KillTasksResponse { revision, runs }))
@@ -382,16 +383,21 @@ impl AdminService for Admin {
         request: Request<wire::AddMasterRequest>,
     ) -> Result<Response<wire::AddMasterResponse>, Status> {
         let (metadata, _, request) = request.into_parts();
-        let address = request.address;
         let action = OperatorAction::AddMaster {
-            address: address.clone(),
+            address: request.address,
             learner: request.learner,
             replaces: Some(request.replaces).filter(|node| *node != 0),
+            above: 0,
         };
-        let (revision, _) = self.applied(&metadata, action, request.dry_run).await?;
+        let (revision, verdict) = self.applied(&metadata, action, request.dry_run).await?;
         let raft = cluster::raft(&self.handle).await;
         let raft = raft.map_err(|problem| from_problem(&problem))?;
-        let id = cluster::master_at(&self.handle, &address).unwrap_or(0);
+        let id = if let Verdict::MasterAdded { node } = verdict {
+            node
+        } else {
+            // Of a dry run.
+            0
+        };
         Ok(Response::new(wire::AddMasterResponse {
             revision,
             id,

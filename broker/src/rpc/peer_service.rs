@@ -163,6 +163,7 @@ impl PeerService for Peers {
         let offer = request.into_inner();
         self.admit(offer.hello.clone()).await?;
         let offset = self.arrivals.here(&read_offer(offer));
+        let offset = offset.map_err(|refusal| to_status(&refusal))?;
         Ok(Response::new(wire::SnapshotWanted { offset }))
     }
 

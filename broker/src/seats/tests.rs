@@ -34,6 +34,7 @@ fn ready(node: u64) -> Peer {
         node,
         answers: true,
         caught_up: true,
+        matched: 100,
     }
 }
 
@@ -42,6 +43,7 @@ fn silent(node: u64) -> Peer {
         node,
         answers: false,
         caught_up: false,
+        matched: 0,
     }
 }
 
@@ -129,6 +131,57 @@ fn a_replacement_enters_and_the_old_one_leaves_in_one_step() {
 }
 
 #[test]
+fn a_voter_goes_only_when_those_who_stay_have_acknowledged_the_wish() {
+    let mut masters = [
+        master(1, Seat::Voter, 0),
+        master(2, Seat::Leaving, 0),
+        master(3, Seat::Voter, 0),
+    ];
+    masters[1].revision = 200;
+    let all = members(&[1, 2, 3], &[]);
+    // 3 is heard, but has nothing of the last hundred entries: a snapshot on its way, or a link
+    // that carries one way only.
+    let behind = [ready(2), ready(3)];
+    assert_eq!(step(&masters, &all, &behind), None);
+    let has = Peer {
+        matched: 200,
+        ..ready(3)
+    };
+    assert_eq!(
+        step(&masters, &all, &[ready(2), has]),
+        Some(Step::Change(Change::Remove(2)))
+    );
+}
+
+#[test]
+fn an_address_is_answered_again_only_for_one_that_never_held_the_log() {
+    let masters = voters(&[1, 2, 3]);
+    let all = members(&[1, 2], &[]);
+    let fresh = Peer {
+        matched: 0,
+        ..ready(3)
+    };
+    let facts = Facts {
+        own: 1,
+        masters: &masters,
+        members: &all,
+        peers: &[ready(2), fresh],
+        stuck: false,
+    };
+    assert_eq!(same_again(&facts, "m9:7443", 0), Ok(None));
+    assert_eq!(same_again(&facts, "m3:7443", 0), Ok(Some(3)));
+    // A voter may come back with an empty disk: it gets another number, or nothing.
+    assert!(same_again(&facts, "m2:7443", 0).is_err());
+    assert_eq!(same_again(&facts, "m2:7443", 2), Ok(None));
+    let held = [ready(2), ready(3)];
+    let facts = Facts {
+        peers: &held,
+        ..facts
+    };
+    assert!(same_again(&facts, "m3:7443", 0).is_err());
+}
+
+#[test]
 fn a_change_left_open_is_settled_when_nobody_else_does() {
     let masters = voters(&[1, 2]);
     let open = Members {
@@ -166,6 +219,28 @@ fn a_refusal_to_let_a_master_go_shows_the_arithmetic() {
         Err(
             "without master 2 there are 2 voters of which 1 answer (silent: 3), and 2 are \
              needed; bring the silent ones back or remove them first"
+                .to_owned()
+        )
+    );
+    // Who is on the way out already does not count as staying.
+    let leaving = [
+        master(1, Seat::Leaving, 0),
+        master(2, Seat::Voter, 0),
+        master(3, Seat::Leaving, 0),
+    ];
+    let peers = [ready(2), ready(3)];
+    let last = may_leave(
+        &Facts {
+            masters: &leaving,
+            peers: &peers,
+            ..facts
+        },
+        2,
+    );
+    assert_eq!(
+        last,
+        Err(
+            "master 2 is the last voter that stays; a cluster without masters decides nothing"
                 .to_owned()
         )
     );

@@ -85,6 +85,8 @@ pub struct Links {
     way: Way,
     runtime: Runtime,
     links: BTreeMap<u64, Link>,
+    /// The transfer of a snapshot to each other master.
+    transfers: BTreeMap<u64, AbortHandle>,
 }
 
 struct Link {
@@ -116,6 +118,7 @@ impl Links {
             way,
             runtime,
             links: BTreeMap::new(),
+            transfers: BTreeMap::new(),
         }
     }
 }
@@ -143,8 +146,12 @@ impl Outlet for Links {
                     announcement,
                     manifest,
                 };
-                self.runtime
-                    .spawn(transfer::send(self.way.clone(), snapshot));
+                let sending = transfer::send(self.way.clone(), snapshot);
+                let sending = self.runtime.spawn(sending).abort_handle();
+                // An earlier one is of an earlier leadership: nobody waits for its end.
+                if let Some(earlier) = self.transfers.insert(to, sending) {
+                    earlier.abort();
+                }
             }
         }
     }

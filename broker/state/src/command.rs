@@ -161,7 +161,9 @@ pub enum Command {
         /// Who said so.
         actor: String,
     },
-    /// A master is named, or something of it has changed. The membership follows.
+    /// A master that is to join: it gets its node id when this applies.
+    AddMaster(AddMaster),
+    /// Something of a master changes, or one names itself. The membership follows.
     SetMaster(SetMaster),
     /// A master has left: its record goes, its node id is never used again.
     RemoveMaster {
@@ -179,17 +181,32 @@ pub enum Command {
     Tick,
 }
 
-/// A master as it shall be.
+/// A master that is to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetMaster {
-    /// Its node id: a known one, or one above every id there ever was.
-    pub node: u64,
-    /// `host:port`, no other master's.
+pub struct AddMaster {
+    /// `host:port`, no other master's but that of the one it replaces.
     pub address: String,
     /// What its seat shall be.
     pub seat: Seat,
     /// A known master that leaves in the very step that gives this one its vote; 0 = none.
     pub replaces: u64,
+    /// Its node id lies above this one, and above every id there ever was.
+    pub above: u64,
+    /// Who said so.
+    pub actor: String,
+}
+
+/// What changes of a master; what is not given stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetMaster {
+    /// Its node id: a known one, or, for one that names itself, above every id there ever was.
+    pub node: u64,
+    /// `host:port`, no other master's.
+    pub address: Option<String>,
+    /// What its seat shall be.
+    pub seat: Option<Seat>,
+    /// A known master that leaves in the very step that gives this one its vote; 0 = none.
+    pub replaces: Option<u64>,
     /// Who said so.
     pub actor: String,
 }
@@ -218,6 +235,7 @@ impl Command {
             | Self::RemoveFramework { .. }
             | Self::SetRole { .. }
             | Self::RemoveRole { .. }
+            | Self::AddMaster(_)
             | Self::SetMaster(_)
             | Self::RemoveMaster { .. }
             | Self::RaiseLevel { .. }

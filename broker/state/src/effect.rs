@@ -49,6 +49,11 @@ pub enum Verdict {
     StoreWritten(StoreVerdict),
     /// To `Teardown` and `RemoveFramework`: runs that are still being killed.
     TornDown(Vec<RunId>),
+    /// To `AddMaster`: its node id.
+    MasterAdded {
+        /// Never used before, and never again.
+        node: u64,
+    },
     /// To `SetRole`: whether it is new.
     RoleSet {
         /// It did not exist before.

@@ -13,8 +13,8 @@
 //! - **I6**: every index and count equals one rebuilt from the records.
 //! - **I7**: each grant is behind one run, and counted.
 //! - **I8**: history and memories are within their bounds.
-//! - **I9**: no two masters have one address, each one's id is at most the highest ever given, and
-//!   each that replaces another replaces a known one.
+//! - **I9**: no two masters have one address unless one replaces the other, each one's id is at
+//!   most the highest ever given, and each that replaces another replaces a known one.
 //!
 //! A violation is a defect of ours, never of the input: the caller raises an alarm and makes no new
 //! offers, and goes on.
@@ -76,9 +76,13 @@ impl Found {
 }
 
 fn masters(state: &State, found: &mut Found) {
-    let mut addresses: BTreeSet<&str> = BTreeSet::new();
     for (node, master) in &state.masters {
-        found.expect(addresses.insert(&master.address), "I9", || {
+        let mut others = state.masters.values();
+        let twin = others.find(|other| {
+            let related = other.replaces == *node || master.replaces == other.node;
+            other.node != *node && other.address == master.address && !related
+        });
+        found.expect(twin.is_none(), "I9", || {
             format!("{} is the address of two masters", master.address)
         });
         let known = master.replaces == 0 || state.masters.contains_key(&master.replaces);

@@ -204,6 +204,10 @@ macro_rules! plan {
                 let $plan = roles::remove($state, path, actor)?;
                 $then
             }
+            Command::AddMaster(add) => {
+                let $plan = masters::add($state, add)?;
+                $then
+            }
             Command::SetMaster(set) => {
                 let $plan = masters::set($state, set)?;
                 $then

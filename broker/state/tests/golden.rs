@@ -20,7 +20,7 @@ use std::path::Path;
 use goldenscript::{Argument, Context};
 use mete_model::{ClaimId, Code, FrameworkId, Resources, RolePath, RunId, Span, TaskPhase};
 use mete_state::command::{
-    AdmitAgent, HeldRun, Launch, SetMaster, StoreDelete, StorePut, Subscribe,
+    AddMaster, AdmitAgent, HeldRun, Launch, SetMaster, StoreDelete, StorePut, Subscribe,
 };
 use mete_state::{
     AgentCondition, Caller, Command, Outcome, Rejection, Seat, StoreVerdict, Verdict,
@@ -216,15 +216,18 @@ impl Script {
                 path: role(&args.words[0]),
                 actor: actor(),
             },
+            "add-master" => Command::AddMaster(AddMaster {
+                address: args.words[0].clone(),
+                seat: seat(args).unwrap_or(Seat::Voter),
+                replaces: args.number("replaces", 0),
+                above: args.number("above", 0),
+                actor: actor(),
+            }),
             "set-master" => Command::SetMaster(SetMaster {
                 node: args.words[0].parse().unwrap(),
-                address: args.get("address").unwrap_or("m:1").to_owned(),
-                seat: match args.get("seat") {
-                    Some("learner") => Seat::Learner,
-                    Some("leaving") => Seat::Leaving,
-                    _ => Seat::Voter,
-                },
-                replaces: args.number("replaces", 0),
+                address: args.get("address").map(str::to_owned),
+                seat: seat(args),
+                replaces: args.get("replaces").map(|text| text.parse().unwrap()),
                 actor: actor(),
             }),
             "remove-master" => Command::RemoveMaster {
@@ -527,6 +530,14 @@ fn acknowledged(args: &Args) -> Vec<(RunId, u64)> {
         .collect()
 }
 
+fn seat(args: &Args) -> Option<Seat> {
+    args.get("seat").map(|text| match text {
+        "learner" => Seat::Learner,
+        "leaving" => Seat::Leaving,
+        _ => Seat::Voter,
+    })
+}
+
 fn lines(items: impl Iterator<Item = String>) -> String {
     items.map(|item| item + "\n").collect()
 }
@@ -563,6 +574,7 @@ fn answer(result: &Result<Outcome, Rejection>) -> String {
         | Verdict::Subscribed { .. }
         | Verdict::StoreWritten(StoreVerdict::Written | StoreVerdict::Full { .. })
         | Verdict::TornDown(_)
+        | Verdict::MasterAdded { .. }
         | Verdict::RoleSet { .. }) => format!("{other:?}\n"),
     };
     out.push_str(&lines(

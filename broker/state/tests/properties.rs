@@ -191,7 +191,7 @@ const REACHED: &[&str] = &[
 fn random_sequences_reach_what_they_are_meant_to_check() {
     let mut runner = TestRunner::deterministic();
     let mut seen = BTreeSet::new();
-    for _sequence in 0..80 {
+    for _sequence in 0..160 {
         let steps = prop::collection::vec(step(), 60..80);
         let steps = steps.new_tree(&mut runner).expect("steps").current();
         let (mut cluster, mut last) = (begun(), None);

@@ -172,7 +172,7 @@ impl Net {
         // A transfer that ends with its receiver is reported by the sender's side, as ever.
         for (from, outgoing) in lost {
             if matches!(outgoing, Outgoing::Snapshot { .. }) {
-                self.report(from, node, false);
+                self.report(from, node, index_of(&outgoing), false);
             }
         }
     }
@@ -255,8 +255,8 @@ impl Net {
             .remove(pick % self.queue.len())
             .expect("the place is within the queue");
         if lose {
-            if let Outgoing::Snapshot { to, .. } = outgoing {
-                self.report(from, to, false);
+            if let Outgoing::Snapshot { to, manifest, .. } = outgoing {
+                self.report(from, to, manifest.at.index, false);
             }
             return true;
         }
@@ -285,10 +285,11 @@ impl Net {
                 manifest,
                 ..
             } => {
+                let index = manifest.at.index;
                 let sender = self.replicas.get(&from);
                 let source = sender.and_then(|sender| sender.snapshot(&manifest).ok());
                 let (Some(mut source), true) = (source, reachable) else {
-                    self.report(from, to, false);
+                    self.report(from, to, index, false);
                     return;
                 };
                 let mut writer = self.replicas[&to]
@@ -308,13 +309,17 @@ impl Net {
                         ..Input::default()
                     },
                 );
-                self.report(from, to, true);
+                self.report(from, to, index, true);
             }
         }
     }
 
-    fn report(&mut self, from: u64, to: u64, finished: bool) {
-        let transfers = vec![Transfer { to, finished }];
+    fn report(&mut self, from: u64, to: u64, index: u64, finished: bool) {
+        let transfers = vec![Transfer {
+            to,
+            index,
+            finished,
+        }];
         self.step(
             from,
             Input {
@@ -397,6 +402,13 @@ impl Net {
 
     pub(super) fn machine(&self, node: u64) -> &Journal {
         self.replicas[&node].machine()
+    }
+}
+
+fn index_of(outgoing: &Outgoing) -> u64 {
+    match outgoing {
+        Outgoing::Message { .. } => 0,
+        Outgoing::Snapshot { manifest, .. } => manifest.at.index,
     }
 }
 

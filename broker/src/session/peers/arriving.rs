@@ -1,9 +1,10 @@
 //! A snapshot that comes from the leader: written while it arrives. What arrived of one that broke
 //! off is kept for the next attempt, in this process.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mete_model::Code;
+use mete_model::{Code, Span};
 use tokio::sync::oneshot;
 
 use super::transfer::PIECE;
@@ -26,11 +27,22 @@ pub struct Offer {
     pub offset: u64,
 }
 
-/// The place where one snapshot at a time arrives.
+/// The place where one snapshot at a time arrives: a second one would write into the same file.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     handle: Handle,
     kept: Arc<Mutex<Option<Arriving>>>,
+    taken: Arc<AtomicBool>,
+}
+
+/// Somebody writes. Given back when it is dropped, whatever becomes of the call.
+#[derive(Debug)]
+struct Taken(Arc<AtomicBool>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// A snapshot that has not arrived whole.
@@ -39,6 +51,8 @@ pub struct Arriving {
     offer: Offer,
     writer: Box<dyn SnapshotWriter>,
     bytes: u64,
+    /// As long as a call writes it.
+    taken: Option<Taken>,
 }
 
 impl Arriving {
@@ -62,29 +76,45 @@ impl Arrivals {
         Self {
             handle,
             kept: Arc::default(),
+            taken: Arc::default(),
         }
     }
 
+    fn hold(&self) -> Result<Taken, Refusal> {
+        let before = self.taken.swap(true, Ordering::Acquire);
+        if before {
+            let detail = "another snapshot is arriving here";
+            return Err(Refusal::busy(detail, Span::seconds(1)));
+        }
+        Ok(Taken(Arc::clone(&self.taken)))
+    }
+
     /// Bytes of the offered snapshot that are here; what is here of any other is dropped.
-    #[must_use]
-    pub fn here(&self, offer: &Offer) -> u64 {
+    ///
+    /// # Errors
+    /// `BUSY` while one arrives.
+    pub fn here(&self, offer: &Offer) -> Result<u64, Refusal> {
+        let _taken = self.hold()?;
         let arriving = self.take(offer);
         let bytes = arriving.as_ref().map_or(0, |arriving| arriving.bytes);
         self.keep(arriving);
-        bytes
+        Ok(bytes)
     }
 
     /// Goes on with what is here, or begins.
     ///
     /// # Errors
-    /// `INVALID` for an offset where nothing ends or a false announcement, `DISK_FULL`.
+    /// `BUSY` while one arrives, `INVALID` for an offset where nothing ends or a false
+    /// announcement, `DISK_FULL`.
     pub async fn begin(&self, offer: Offer) -> Result<Arriving, Refusal> {
-        let arriving = match self.take(&offer) {
+        let taken = self.hold()?;
+        let mut arriving = match self.take(&offer) {
             Some(arriving) => arriving,
             None => Arriving {
                 writer: self.writer(&offer).await?,
                 offer: offer.clone(),
                 bytes: 0,
+                taken: None,
             },
         };
         if arriving.bytes != offer.offset {
@@ -92,6 +122,7 @@ impl Arrivals {
             self.keep(Some(arriving));
             return Err(Refusal::field("offset", fault));
         }
+        arriving.taken = Some(taken);
         Ok(arriving)
     }
 
@@ -136,7 +167,9 @@ impl Arrivals {
     }
 
     /// Keeps what has arrived for the next attempt.
-    pub fn keep(&self, arriving: Option<Arriving>) {
+    pub fn keep(&self, mut arriving: Option<Arriving>) {
+        // Given back only when it stands in its place.
+        let _taken = arriving.as_mut().and_then(|arriving| arriving.taken.take());
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = arriving;
     }
@@ -151,7 +184,12 @@ impl Arrivals {
     /// # Errors
     /// `DISK_FULL`, `NO_LEADER` when the loop ends, `INTERNAL`.
     pub async fn finish(&self, arriving: Arriving) -> Result<(), Refusal> {
-        let Arriving { offer, writer, .. } = arriving;
+        let Arriving {
+            offer,
+            writer,
+            taken: _taken,
+            ..
+        } = arriving;
         let finished = tokio::task::spawn_blocking(move || writer.finish(offer.digest));
         let manifest = finished
             .await

@@ -34,7 +34,8 @@ pub(super) struct Snapshot {
 
 /// Sends it and tells the loop how that ended: always, else the receiver stays without messages.
 pub(super) async fn send(way: Way, snapshot: Snapshot) {
-    let (to, file) = (snapshot.to, snapshot.manifest.file.clone());
+    let (to, index) = (snapshot.to, snapshot.manifest.at.index);
+    let file = snapshot.manifest.file.clone();
     let handle = way.handle.clone();
     let sent = attempt(way, snapshot).await;
     match &sent {
@@ -45,7 +46,11 @@ pub(super) async fn send(way: Way, snapshot: Snapshot) {
     // An ended loop needs no telling.
     drop(
         handle
-            .send_patiently(Event::SnapshotSent { to, finished })
+            .send_patiently(Event::SnapshotSent {
+                to,
+                index,
+                finished,
+            })
             .await,
     );
 }

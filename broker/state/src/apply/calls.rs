@@ -168,6 +168,7 @@ fn items(verdict: &Verdict) -> usize {
         | Verdict::Subscribed { .. }
         | Verdict::StoreWritten(_)
         | Verdict::TornDown(_)
+        | Verdict::MasterAdded { .. }
         | Verdict::RoleSet { .. } => 1,
     }
 }

@@ -7,36 +7,91 @@ use mete_model::Code;
 
 use super::validate::Faults;
 use super::{Plan, Turn, preview_of};
-use crate::command::SetMaster;
+use crate::command::{AddMaster, SetMaster};
 use crate::effect::{Change, Verdict};
 use crate::limits::{LONGEST_ADDRESS, MASTERS};
 use crate::record::{Master, Seat};
 use crate::rejection::Rejection;
 use crate::state::{Preview, State};
 
-/// A master to be named or changed.
+/// A master that is to join.
 #[derive(Debug)]
-pub(crate) struct Set<'a> {
-    set: &'a SetMaster,
+pub(crate) struct Add<'a> {
+    add: &'a AddMaster,
+    node: u64,
+}
+
+pub(crate) fn add<'a>(state: &State, add: &'a AddMaster) -> Result<Add<'a>, Rejection> {
+    let mut faults = Faults::default();
+    faults.words("actor", &add.actor);
+    address(&add.address, &mut faults);
+    replaces(state, add.replaces, &mut faults);
+    faults.result()?;
+    if state.masters.len() >= MASTERS {
+        return Err(Rejection::new(
+            Code::Busy,
+            format!("there are {MASTERS} masters, no more are permitted; remove one first"),
+        ));
+    }
+    // Whoever is replaced may be the same machine with an empty disk.
+    free_address(state, &add.address, &[add.replaces])?;
+    let node = state.meta.last_master.max(add.above).saturating_add(1);
+    Ok(Add { add, node })
+}
+
+impl Plan for Add<'_> {
+    fn preview(&self) -> Preview {
+        Preview::Change
+    }
+
+    fn write(self, state: &mut State, turn: &mut Turn) -> Verdict {
+        let Self { add, node } = self;
+        state.masters.insert(
+            node,
+            Master {
+                node,
+                address: add.address.clone(),
+                seat: add.seat,
+                replaces: add.replaces,
+                added: turn.at,
+                revision: turn.revision,
+            },
+        );
+        state.meta.last_master = node;
+        turn.changed(Change::Master(node));
+        Verdict::MasterAdded { node }
+    }
+}
+
+/// A master to be changed, or one that names itself.
+#[derive(Debug)]
+pub(crate) struct Set {
+    master: Master,
     changes: bool,
 }
 
-pub(crate) fn set<'a>(state: &State, set: &'a SetMaster) -> Result<Set<'a>, Rejection> {
+pub(crate) fn set(state: &State, set: &SetMaster) -> Result<Set, Rejection> {
     let mut faults = Faults::default();
     faults.words("actor", &set.actor);
     if set.node == 0 {
         faults.add("node", "0 is nobody; node ids begin with 1");
     }
-    address(&set.address, &mut faults);
-    if set.replaces != 0 && set.replaces == set.node {
+    if let Some(given) = &set.address {
+        address(given, &mut faults);
+    }
+    let other = set.replaces.unwrap_or(0);
+    if other != 0 && other == set.node {
         faults.add("replaces", "a master cannot replace itself");
-    } else if set.replaces != 0 && !state.masters.contains_key(&set.replaces) {
-        faults.add("replaces", format!("no master {} is known", set.replaces));
+    } else {
+        replaces(state, other, &mut faults);
+    }
+    let present = state.masters.get(&set.node);
+    if present.is_none() && set.address.is_none() {
+        faults.add("address", "must be given for a master that is not known");
     }
     faults.result()?;
-    let SetMaster { node, address, .. } = set;
-    let present = state.masters.get(node);
-    if present.is_none() && *node <= state.meta.last_master {
+    let node = set.node;
+    if present.is_none() && node <= state.meta.last_master {
         let last = state.meta.last_master;
         return Err(Rejection::new(
             Code::InUse,
@@ -46,28 +101,53 @@ pub(crate) fn set<'a>(state: &State, set: &'a SetMaster) -> Result<Set<'a>, Reje
             ),
         ));
     }
-    if present.is_none() && state.masters.len() >= MASTERS {
-        return Err(Rejection::new(
-            Code::Busy,
-            format!("there are {MASTERS} masters, no more are permitted; remove one first"),
-        ));
+    let before = present.cloned();
+    let mut master = before.clone().unwrap_or(Master {
+        node,
+        address: String::new(),
+        seat: Seat::Voter,
+        replaces: 0,
+        added: state.meta.clock,
+        revision: state.meta.revision,
+    });
+    if let Some(address) = &set.address {
+        master.address.clone_from(address);
     }
-    let mut others = state.masters.values();
-    if let Some(other) = others.find(|other| other.node != *node && other.address == *address) {
-        return Err(Rejection::new(
+    master.seat = set.seat.unwrap_or(master.seat);
+    master.replaces = set.replaces.unwrap_or(master.replaces);
+    if before
+        .as_ref()
+        .is_none_or(|before| before.address != master.address)
+    {
+        free_address(state, &master.address, &[node, master.replaces])?;
+    }
+    Ok(Set {
+        changes: before.as_ref() != Some(&master),
+        master,
+    })
+}
+
+fn replaces(state: &State, other: u64, faults: &mut Faults) {
+    if other != 0 && !state.masters.contains_key(&other) {
+        faults.add("replaces", format!("no master {other} is known"));
+    }
+}
+
+/// No master but those `except` may have the address.
+fn free_address(state: &State, address: &str, except: &[u64]) -> Result<(), Rejection> {
+    let mut masters = state.masters.values();
+    let taken = masters.find(|other| other.address == address && !except.contains(&other.node));
+    match taken {
+        None => Ok(()),
+        Some(other) => Err(Rejection::new(
             Code::InUse,
             format!(
-                "{address} is the address of master {}; remove that one first, or give another \
-                 address",
+                "{address} is the address of master {}; remove that one first, add its successor \
+                 as one that replaces it, or give another address",
                 other.node
             ),
-        ));
+        )),
     }
-    let changes = present.is_none_or(|present| {
-        (present.address.as_str(), present.seat, present.replaces)
-            != (address.as_str(), set.seat, set.replaces)
-    });
-    Ok(Set { set, changes })
 }
 
 /// Anything that could be dialled: a host and a port.
@@ -86,28 +166,25 @@ fn address(address: &str, faults: &mut Faults) {
     }
 }
 
-impl Plan for Set<'_> {
+impl Plan for Set {
     fn preview(&self) -> Preview {
         preview_of(self.changes, &Verdict::Done)
     }
 
     fn write(self, state: &mut State, turn: &mut Turn) -> Verdict {
-        if self.changes {
-            let set = self.set;
-            let master = state.masters.entry(set.node).or_insert(Master {
-                node: set.node,
-                address: String::new(),
-                seat: Seat::Learner,
-                replaces: 0,
-                added: turn.at,
-                revision: turn.revision,
-            });
-            master.address.clone_from(&set.address);
-            master.seat = set.seat;
-            master.replaces = set.replaces;
+        let Self {
+            mut master,
+            changes,
+        } = self;
+        if changes {
+            let node = master.node;
             master.revision = turn.revision;
-            state.meta.last_master = state.meta.last_master.max(set.node);
-            turn.changed(Change::Master(set.node));
+            if !state.masters.contains_key(&node) {
+                master.added = turn.at;
+            }
+            state.masters.insert(node, master);
+            state.meta.last_master = state.meta.last_master.max(node);
+            turn.changed(Change::Master(node));
         }
         Verdict::Done
     }

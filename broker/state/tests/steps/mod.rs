@@ -1,7 +1,9 @@
 //! Steps of random sequences: small numbers, and the command that they mean in a state.
 
 use mete_model::{Code, RunId, Span, TaskPhase};
-use mete_state::command::{HeldRun, Launch, SetMaster, StoreDelete, StorePut, Subscribe};
+use mete_state::command::{
+    AddMaster, HeldRun, Launch, SetMaster, StoreDelete, StorePut, Subscribe,
+};
 use mete_state::{AgentCondition, Caller, Command, Seat, State};
 use proptest::prelude::*;
 
@@ -101,6 +103,11 @@ pub(crate) enum Step {
         weight: u8,
     },
     RemoveRole(u8),
+    AddMaster {
+        address: u8,
+        replaces: u8,
+        above: u8,
+    },
     SetMaster {
         node: u8,
         address: u8,
@@ -207,7 +214,10 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => (0..6_u8).prop_map(Step::RemoveFramework),
         2 => (0..4_u8, 0..3_u8).prop_map(|(role, weight)| Step::SetRole { role, weight }),
         1 => (0..4_u8).prop_map(Step::RemoveRole),
-        1 => (0..6_u8, 0..6_u8, 0..3_u8, 0..6_u8).prop_map(
+        1 => (0..6_u8, 0..6_u8, 0..4_u8).prop_map(
+            |(address, replaces, above)| Step::AddMaster { address, replaces, above }
+        ),
+        1 => (0..6_u8, 0..7_u8, 0..4_u8, 0..7_u8).prop_map(
             |(node, address, seat, replaces)| Step::SetMaster { node, address, seat, replaces }
         ),
         1 => (0..6_u8).prop_map(Step::RemoveMaster),
@@ -347,6 +357,17 @@ fn of_operators(state: &State, step: &Step) -> Option<Command> {
             path: role(ROLES[usize::from(at)]),
             actor,
         },
+        Step::AddMaster {
+            address,
+            replaces,
+            above,
+        } => Command::AddMaster(AddMaster {
+            address: format!("m{address}:7443"),
+            seat: Seat::Voter,
+            replaces: u64::from(replaces),
+            above: u64::from(above),
+            actor,
+        }),
         Step::SetMaster {
             node,
             address,
@@ -354,9 +375,12 @@ fn of_operators(state: &State, step: &Step) -> Option<Command> {
             replaces,
         } => Command::SetMaster(SetMaster {
             node: u64::from(node),
-            address: format!("m{address}:7443"),
-            seat: [Seat::Learner, Seat::Voter, Seat::Leaving][usize::from(seat)],
-            replaces: u64::from(replaces),
+            // The last of each range leaves it as it is.
+            address: (address < 6).then(|| format!("m{address}:7443")),
+            seat: [Seat::Learner, Seat::Voter, Seat::Leaving]
+                .get(usize::from(seat))
+                .copied(),
+            replaces: (replaces < 6).then_some(u64::from(replaces)),
             actor,
         }),
         Step::RemoveMaster(node) => Command::RemoveMaster {
