@@ -10,7 +10,8 @@ use mete_agent::runtime::records::RunDirectory;
 use mete_agent::runtime::{Ending, FoundState, Runtime, RuntimeEvent, Stop};
 
 use crate::node::{
-    BOOT, Groups, Node, SHIM, agent_name, both, kill, named, processes_with, read_log, wait_for,
+    BOOT, Groups, Node, SHIM, agent_name, both, kill, left_of, named, processes_with, read_log,
+    wait_for,
 };
 
 #[test]
@@ -135,6 +136,7 @@ fn a_flood_in_one_stream_keeps_neither_the_other_nor_a_stop_waiting() {
             heard(&logs, b" stderr F heard\n")
         })
         .await;
+        assert!(!left_of(&directory, &run).is_empty(), "what runs is seen");
 
         let (grace_ms, signal) = (300, 0);
         node.runtime.stop(&run, Stop { grace_ms, signal });
@@ -151,7 +153,8 @@ fn a_flood_in_one_stream_keeps_neither_the_other_nor_a_stop_waiting() {
         kept.sort_unstable();
         assert!(kept.len() <= 5, "no more files than asked for: {kept:?}");
         assert!(kept.iter().all(|bytes| *bytes <= 64 << 20), "{kept:?}");
-        assert_eq!(processes_with(run.as_str()), Vec::<u32>::new());
+        let left = left_of(&directory, &run);
+        assert!(left.is_empty(), "{groups:?}: {left:?}");
     });
 }
 

@@ -18,7 +18,9 @@ use std::time::{Duration, Instant};
 use mete_agent::runtime::process::{ProcessConfig, ProcessRuntime};
 use mete_agent::runtime::{Ending, Gate, Runtime, RuntimeEvent, Stop};
 
-use crate::node::{BOOT, Node, agent_name, both, isolation, named, processes_with, wait_for};
+use crate::node::{
+    BOOT, Node, agent_name, both, isolation, left_of, named, processes_with, wait_for,
+};
 
 #[test]
 fn every_exit_7_of_many_short_runs_is_a_7_and_no_descriptor_is_left_open() {
@@ -304,11 +306,8 @@ fn ended_means_gone_also_for_what_the_main_process_left_behind() {
         assert_eq!(ended.ending, Ending::Code(3), "{ended:?}");
         assert!(!ended.forced, "the main process went by itself");
         let run = named(&directory, "rest");
-        assert_eq!(
-            processes_with(run.as_str()),
-            Vec::<u32>::new(),
-            "{groups:?}"
-        );
+        let left = left_of(&directory, &run);
+        assert!(left.is_empty(), "{groups:?}: {left:?}");
     });
 }
 

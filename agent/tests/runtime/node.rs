@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use mete_agent::isolate::{Hierarchies, Isolation, KernelFiles, Limits, PartLimits};
 use mete_agent::runtime::logs::{Begin, LogReader};
 use mete_agent::runtime::process::{ProcessConfig, ProcessRuntime};
+use mete_agent::runtime::records::RunDirectory;
 use mete_agent::runtime::{Ended, Events, Gate, Launch, RunName, Runtime, RuntimeEvent};
 
 pub(crate) const SHIM: &str = env!("CARGO_BIN_EXE_mete-agent-test-shim");
@@ -180,6 +181,24 @@ pub(crate) fn processes_with(text: &str) -> Vec<u32> {
         .expect("procfs")
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|pid| has(*pid, "environ") || has(*pid, "cmdline"))
+        .collect()
+}
+
+/// What an ended run has left running: a line for each process.
+///
+/// Its shim is not of the run and may still be leaving: it tells the end first, and is waited for
+/// by the runtime afterwards.
+pub(crate) fn left_of(directory: &Path, run: &RunName) -> Vec<String> {
+    let records = RunDirectory::of(&directory.join("runs"), run);
+    let record = records.run_record().expect("readable").expect("written");
+    let command = |pid: u32| {
+        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\0', " ")
+    };
+    processes_with(run.as_str())
+        .into_iter()
+        .filter(|pid| *pid != record.shim_pid)
+        .map(|pid| format!("{pid}: {}", command(pid)))
         .collect()
 }
 
