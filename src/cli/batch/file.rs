@@ -175,7 +175,12 @@ impl Reader<'_> {
             return Err(self.later(gang, "task.gang"));
         }
         let time = match &file.limits.time {
-            Some(time) => self.read::<Span>(time, time.get_ref())?.0,
+            // As `--time`: nothing at all would be the same as no limit.
+            Some(time) => {
+                let Span(limit) = values::some_time(time.get_ref())
+                    .map_err(|fault| self.wrong(time, format!("limits.time: {fault}")))?;
+                limit
+            }
             None => 0,
         };
         Ok(JobSpec {
@@ -359,6 +364,11 @@ retries = 2
             ("[task]\ncpus = 0.5\npinned = true\n", "line 3", "whole"),
             ("[task]\ncount = 0\n", "line 2", "at least 1"),
             ("[limits]\ntime = \"soon\"\n", "line 2", "500ms, 30s"),
+            (
+                "[limits]\nretries = 1\ntime = \"0s\"\n",
+                "line 3",
+                "at least 1ms",
+            ),
             ("schema = \"mete.job/v9\"\n", "line 1", "mete.job/v1"),
             ("[run\n", "line 1", ""),
         ];
