@@ -158,6 +158,14 @@ impl Checkpoint {
         }
     }
 
+    /// The identity of the agent whose state is in `directory`, if a file there can be read.
+    #[must_use]
+    pub fn identity(directory: &Path) -> Option<Uuid> {
+        let files = [CURRENT, PREVIOUS].map(|name| load(&directory.join(name)));
+        let found = files.into_iter().filter_map(|file| file.ok().flatten());
+        found.map(|file| file.header.agent_id).next()
+    }
+
     /// The newer of the readable files, and what was wrong with the others.
     fn newest(directory: &Path) -> (Option<Loaded>, Vec<String>) {
         let mut damage = Vec::new();

@@ -4,6 +4,7 @@
 //! decides nothing about runs; the one thing it watches by itself is room on the disk.
 
 mod ending;
+mod groups;
 mod home;
 mod inventory;
 mod launch;
@@ -28,6 +29,7 @@ use crate::fake::wall_clock;
 use crate::records::{Folded, to_entry};
 use crate::runtime::{Events, RunName, Runtime, RuntimeEvent, Stop};
 
+pub use self::groups::remove_groups;
 pub use self::launch::{log_directory, run_name, task_directory};
 pub use self::start::{StartError, run};
 

@@ -32,6 +32,21 @@ pub struct Enforcement {
     pub fix: String,
 }
 
+/// Tries, of which the last one's error counts.
+const TRIES: usize = 5;
+
+/// Again while something is missing: another agent that leaves removes the directory above both
+/// when it is empty, which it is between our making that one and our own.
+fn while_missing<T>(mut step: impl FnMut() -> Result<T, IsolateError>) -> Result<T, IsolateError> {
+    for _ in 1..TRIES {
+        match step() {
+            Err(error) if error.is_missing() => {}
+            other => return other,
+        }
+    }
+    step()
+}
+
 /// The control groups of one agent.
 #[derive(Debug)]
 pub struct Isolation {
@@ -76,8 +91,10 @@ impl Isolation {
             return isolation;
         }
         if let Some(home) = found.v2 {
-            let opened = V2::open(Arc::clone(&files), home, agent)
-                .and_then(|v2| v2.prepare_top(&isolation.part).map(|()| v2));
+            let opened = while_missing(|| {
+                let v2 = V2::open(Arc::clone(&files), home.clone(), agent)?;
+                v2.prepare_top(&isolation.part).map(|()| v2)
+            });
             match opened {
                 Ok(v2) => isolation.v2 = Some(v2),
                 Err(error) => isolation.refused.push(error.to_string()),
@@ -90,7 +107,8 @@ impl Isolation {
         }
         let mut v1 = V1::new(files, homes, agent);
         for controller in v1.controllers() {
-            if let Err(error) = v1.prepare_controller(controller, &isolation.part) {
+            let prepared = while_missing(|| v1.prepare_controller(controller, &isolation.part));
+            if let Err(error) = prepared {
                 isolation.refused.push(error.to_string());
                 v1.drop_controller(controller);
             }

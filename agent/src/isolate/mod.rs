@@ -9,7 +9,8 @@
 //! No directory outside `<cgroup root>/mete/<agent>` is ever written, moved or removed, with two
 //! exceptions on v2: controllers are switched on along the path from the root down, and an agent
 //! that is alone in an inner node moves itself into a leaf there, since an inner node may hold no
-//! process. Who owns a task is not known here.
+//! process. Who owns a task is not known here. `<agent>` is what the caller names the agent by,
+//! unlike any other on this machine.
 //!
 //! ```text
 //! <cgroup root>/mete/<agent>/     "top": carries the agent's part of the machine as limits

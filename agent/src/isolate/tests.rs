@@ -20,6 +20,8 @@ struct State {
     writes: Vec<(PathBuf, String)>,
     refused: BTreeSet<&'static str>,
     lost: BTreeSet<&'static str>,
+    /// Directories that somebody else removes once, as soon as they are made.
+    vanish: BTreeSet<PathBuf>,
 }
 
 const V2: &str = "/cg/unified";
@@ -193,7 +195,9 @@ impl CgroupFiles for Fake {
         if !state.directories.contains(parent) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        state.add(path);
+        if !state.vanish.remove(path) {
+            state.add(path);
+        }
         Ok(())
     }
 
@@ -418,6 +422,22 @@ fn a_top_that_was_removed_from_outside_is_made_again_before_the_next_launch() {
     isolation.create(NAME, &limits()).expect("made again");
 
     assert!(fake.exists("/cg/memory/mete/a/g/r") && fake.exists("/cg/unified/mete/a/g/r"));
+}
+
+#[test]
+fn a_start_beside_an_agent_that_just_removes_the_directory_of_both_loses_no_hierarchy() {
+    let (fake, found) = Fake::new(&["cpu", "memory", "cpuset"], Some(""));
+    for mount in ["cpu", "memory", "cpuset", "unified"] {
+        let both = Path::new("/cg").join(mount).join("mete");
+        fake.state.lock().expect("no panic").vanish.insert(both);
+    }
+
+    let isolation = Isolation::open(fake.clone(), found, "a", PartLimits::default());
+
+    assert_eq!(isolation.refused(), [""; 0]);
+    for mount in ["cpu", "memory", "cpuset", "unified"] {
+        assert!(fake.exists(&format!("/cg/{mount}/mete/a")), "{mount}");
+    }
 }
 
 #[test]

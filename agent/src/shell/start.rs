@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::TcpListenerStream;
 use uuid::Uuid;
 
-use super::{NodeHost, home, inventory, sweep};
+use super::{NodeHost, groups, home, inventory, sweep};
 use crate::checkpoint::{Checkpoint, Recovered};
 use crate::config::Config;
 use crate::core::{AgentCore, Found, FoundState};
@@ -213,20 +213,15 @@ pub async fn run(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), StartError> {
     let place = Place::take(&config)?;
-    let isolation = Arc::new(Isolation::probe(
-        &config.roots.procfs,
-        config.cgroup_root.as_deref(),
-        &place.name,
-        limits(&config.part),
-    ));
-    let inventory = inventory::describe(&config, &place.machine, &isolation.enforcement());
     let (checkpoint, recovered, folded) = place.remembered()?;
+    let isolation = Arc::new(isolation(&config, &place.name, recovered.agent_id));
+    let inventory = inventory::describe(&config, &place.machine, &isolation.enforcement());
 
     let cpusets = isolation
         .serves(crate::isolate::Controller::Cpuset)
         .is_some();
-    let (runtime, events) = process_runtime(&config, &place, isolation)?;
-    let runtime: Arc<dyn Runtime> = Arc::new(runtime);
+    let (processes, events) = process_runtime(&config, &place, Arc::clone(&isolation))?;
+    let runtime: Arc<dyn Runtime> = Arc::new(processes.clone());
     let found = found_here(Arc::clone(&runtime), &place.home).await?;
 
     let mut core = AgentCore::new(inventory);
@@ -267,14 +262,24 @@ pub async fn run(
     );
     let api = NodeApi::new(home.clone(), place.name.clone(), asker);
     let sweeping = sweep_for_ever(home.clone(), config.keep_tasks, known);
-    tokio::select! {
+    let result = tokio::select! {
         result = drive(core, host, first, wiring, config.beacon, shutdown) => {
             result.map_err(state("write the checkpoint in", &home))
         }
         result = serve(listener, api) => result.map_err(StartError::from),
         () = linking => Ok(()),
         () = sweeping => Ok(()),
+    };
+    // Tasks are left alone, and with them the groups that they are in.
+    if processes.watched() == 0 {
+        groups::leave(&isolation).await;
     }
+    result
+}
+
+fn isolation(config: &Config, node: &str, agent: Uuid) -> Isolation {
+    let (chosen, name) = (config.cgroup_root.as_deref(), groups::name(node, agent));
+    Isolation::probe(&config.roots.procfs, chosen, &name, limits(&config.part))
 }
 
 /// A part of the machine as limits of the agent's own cgroup.
