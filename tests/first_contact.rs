@@ -7,7 +7,9 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use mete_sdk::Code;
 use serde_json::Value;
@@ -462,7 +464,16 @@ fn two_dev_clusters_on_one_machine_do_not_meet_and_leave_nothing_behind() {
     submit(&one);
     submit(&other);
     let (first, second) = (process(&one), process(&other));
+    // Agents of the same name, and nothing shared: each would put its limits over the other's.
+    let (theirs, ours) = (groups(first.0), groups(second.0));
+    if theirs.is_empty() || ours.is_empty() {
+        eprintln!("NOT TESTED: control groups of two clusters; none can be written here");
+    }
+    assert!(theirs.is_disjoint(&ours), "{theirs:?} {ours:?}");
     one.daemon("dev").stop();
+    let left: Vec<_> = theirs.iter().filter(|path| path.exists()).collect();
+    assert!(left.is_empty(), "groups of the stopped cluster: {left:?}");
+    assert_eq!(groups(second.0), ours, "those of the other are as before");
     // Without a state directory nobody could find it again.
     until("the stopped cluster's task to be gone", || {
         holds(alive_since(first.0) != Some(first.1), || {
@@ -476,6 +487,46 @@ fn two_dev_clusters_on_one_machine_do_not_meet_and_leave_nothing_behind() {
     );
     let answer = run(&other, &["echo", "fine"]);
     assert_eq!(answer.done(), "fine");
+}
+
+/// The agent's own control groups, `mete/<agent>` of each hierarchy, of a process that is a task's.
+fn groups(pid: u32) -> BTreeSet<PathBuf> {
+    let own = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let agents: BTreeSet<&str> = own
+        .lines()
+        .filter_map(|line| line.split_once("/mete/")?.1.split('/').next())
+        .collect();
+    let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten();
+    let folders = hierarchies.flatten().map(|entry| entry.path());
+    folders
+        .chain([PathBuf::from("/sys/fs/cgroup")])
+        .flat_map(|folder| {
+            agents
+                .iter()
+                .map(move |agent| folder.join("mete").join(agent))
+        })
+        .filter(|path| path.is_dir())
+        .collect()
+}
+
+/// What a cluster has outside of its directory: the place in memory for the records of its runs,
+/// and the control groups of its agents.
+fn outside(home: &Path, tasks: &[(u32, u64)]) -> BTreeSet<PathBuf> {
+    let records = std::fs::read_link(home.join("run"));
+    assert!(
+        records.iter().all(|records| records.is_dir()),
+        "{records:?}"
+    );
+    let groups = tasks.iter().flat_map(|(pid, _)| groups(*pid));
+    records.into_iter().chain(groups).collect()
+}
+
+/// The directories of dev clusters that keep no state.
+fn homes(site: &Site) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(site.path("tmp")).expect("a directory");
+    let entries = entries.flatten().map(|entry| entry.path());
+    let named = |path: &PathBuf| path.to_string_lossy().contains("mete-dev-");
+    entries.filter(named).collect()
 }
 
 #[test]
@@ -495,17 +546,12 @@ fn what_a_killed_dev_cluster_has_left_is_cleared_by_the_next_one_and_a_living_on
             holds(alive.len() == count, || text.clone()).map(|()| alive)
         })
     };
-    let homes = |site: &Site| -> Vec<std::path::PathBuf> {
-        let entries = std::fs::read_dir(site.path("tmp")).expect("a directory");
-        let entries = entries.flatten().map(|entry| entry.path());
-        let named = |path: &std::path::PathBuf| path.to_string_lossy().contains("mete-dev-");
-        entries.filter(named).collect()
-    };
     site.mete(&flags).done();
     let dead = started(&site, 2);
+    let [left] = homes(&site).try_into().expect("one directory");
+    let outside = outside(&left, &dead);
     site.kill("dev");
     assert_eq!(started(&site, 2), dead, "tasks outlive a killed cluster");
-    let [left] = homes(&site).try_into().expect("one directory is left");
     // Somebody else's that lives, and one without a lock: nothing proves that these are dead.
     let foreign = site.path("tmp/mete-dev-without-lock");
     std::fs::create_dir(&foreign).expect("a directory");
@@ -526,6 +572,8 @@ fn what_a_killed_dev_cluster_has_left_is_cleared_by_the_next_one_and_a_living_on
         assert_ne!(alive_since(pid), Some(at), "{pid} still runs");
     }
     assert!(!left.exists() && foreign.exists(), "{said}");
+    let still: Vec<_> = outside.iter().filter(|path| path.exists()).collect();
+    assert!(still.is_empty(), "{still:?}");
     // The second one lives: a third finds nothing to clear.
     let [living] = {
         let mut all = homes(&site);

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use mete_agent::discover::part::{
-    Part, PartError, claim, is_in_memory, run_directory, run_directory_in_memory,
+    Part, PartError, claim, is_in_memory, run_directories, run_directory, run_directory_in_memory,
 };
+use mete_agent::discover::separate::{remove_runtime_directory_of, runtime_directory_of};
 use mete_agent::discover::{DiscoverError, Inventory, Roots, discover};
 
 /// A machine in a directory: each file by its path and content.
@@ -309,4 +310,63 @@ fn records_of_runs_are_kept_in_memory_where_there_is_some_and_stay_where_they_ar
     std::fs::create_dir_all(usual.join("a-run")).expect("writable");
     let kept = run_directory_in_memory(on_disk.path(), "a");
     assert_eq!(kept, usual, "what an earlier agent left is found again");
+}
+
+#[test]
+fn a_runtime_directory_of_its_own_is_found_again_from_its_home_and_goes_with_it() {
+    let (one, other) = (home(), home());
+    let first = runtime_directory_of(one.path()).expect("can be made");
+    let second = runtime_directory_of(other.path()).expect("can be made");
+    assert_ne!(first, second, "no two agents of one name meet");
+    let runs = run_directory(&first, "n1");
+    std::fs::create_dir_all(runs.join("a-run")).expect("writable");
+    assert_eq!(runtime_directory_of(one.path()).expect("made"), first);
+    assert_eq!(run_directories(&first).expect("readable"), [runs]);
+    assert_eq!(
+        run_directories(&second).expect("nothing yet"),
+        Vec::<std::path::PathBuf>::new()
+    );
+
+    let expect_memory = is_in_memory(Path::new("/dev/shm")) && !is_in_memory(one.path());
+    if expect_memory {
+        assert!(is_in_memory(&first), "{first:?}");
+        // A boot empties it; the link stays.
+        std::fs::remove_dir_all(&first).expect("removable");
+        assert_eq!(runtime_directory_of(one.path()).expect("made"), first);
+        assert!(first.is_dir());
+    } else {
+        eprintln!("NOT TESTED: needs a tmpfs in /dev/shm and temporary files on a disk");
+    }
+    remove_runtime_directory_of(one.path()).expect("removable");
+    assert!(!expect_memory || !first.exists());
+    remove_runtime_directory_of(one.path()).expect("removed already");
+    remove_runtime_directory_of(other.path()).expect("removable");
+}
+
+#[test]
+fn a_runtime_directory_stays_where_an_earlier_agent_kept_it_and_no_link_leads_elsewhere() {
+    let kept = home();
+    std::fs::create_dir_all(kept.path().join("run/agents/n1/a-run")).expect("writable");
+    let found = runtime_directory_of(kept.path()).expect("there");
+    assert_eq!(found, kept.path().join("run"));
+
+    let (strange, victim) = (home(), home());
+    let file = victim.path().join("file");
+    std::fs::write(&file, "precious").expect("writable");
+    std::os::unix::fs::symlink(victim.path(), strange.path().join("run")).expect("a link");
+    let error = runtime_directory_of(strange.path()).expect_err("somebody else's");
+    assert!(
+        error.to_string().contains("not one of this user's"),
+        "{error}"
+    );
+    remove_runtime_directory_of(strange.path()).expect("nothing of ours");
+    assert!(
+        file.exists(),
+        "what a strange link leads to is not ours to remove"
+    );
+}
+
+/// A directory for the states of agents, on a disk where there is one.
+fn home() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mete_agent::discover::separate::runtime_directory_of;
 use mete_agent::driver::AgentState;
 use mete_agent::fake::{FakeAgent, PooledDial, wall_clock};
 use mete_broker::config::{Config as MasterConfig, Storage};
@@ -180,8 +181,8 @@ impl DevCluster {
         };
         let ended = tokio::time::timeout(Duration::from_secs(10), ending).await;
         if let Some(home) = &self.temporary {
-            // What is left of it is in a temporary directory.
-            let _ = std::fs::remove_dir_all(&home.path);
+            // What is left of it is in temporary directories.
+            let _ = home.remove();
         }
         ended.unwrap_or(Ok(()))
     }
@@ -229,6 +230,12 @@ impl DevCluster {
 
     async fn spawn_agents(&mut self, settings: &Settings, home: &Path) -> Outcome {
         let parts = machine::divide(home, settings.nodes)?;
+        // Of its own, so that several dev clusters on one machine do not count each other.
+        let run_directory = runtime_directory_of(home).map_err(|error| {
+            let run = home.join("run");
+            let sentence = format!("the directory {} cannot be used: {error}", run.display());
+            CliError::new(Code::StateDirectory, sentence)
+        })?;
         for (number, part) in (1_u32..).zip(parts) {
             let name = format!("n{number}");
             let listener = bind("127.0.0.1:0", false).await?;
@@ -244,8 +251,7 @@ impl DevCluster {
             config.node_name = Some(name);
             config.part = part;
             config.node_address = address;
-            // Of its own, so that several dev clusters on one machine do not count each other.
-            config.run_directory = Some(home.join("run"));
+            config.run_directory = Some(run_directory.clone());
             let stopped = self.stopped(Stop::All);
             self.parts.spawn(async move {
                 let changes = watch::Sender::new(AgentState::default());

@@ -10,10 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mete_agent::discover::lock::DirectoryLock;
+use mete_agent::discover::part::run_directories;
+use mete_agent::discover::separate::{remove_runtime_directory_of, runtime_directory_of};
 use mete_agent::discover::{Roots, discover};
 use mete_agent::isolate::Isolation;
 use mete_agent::runtime::process::{ProcessConfig, ProcessRuntime};
 use mete_agent::runtime::{FoundRun, FoundState, Runtime, RuntimeEvent, Stop};
+use mete_agent::shell::remove_groups;
 use mete_model::Code;
 use uuid::Uuid;
 
@@ -59,6 +62,16 @@ impl Home {
         let lock = DirectoryLock::take(&fresh, HOLDER).map_err(|error| failed(&error))?;
         std::fs::rename(&fresh, &path).map_err(|error| failed(&error))?;
         Ok(Self { path, _lock: lock })
+    }
+
+    /// Removes it, and what belongs to it elsewhere.
+    ///
+    /// # Errors
+    /// Something in it cannot be removed.
+    pub fn remove(&self) -> std::io::Result<()> {
+        // First what is found from it alone.
+        remove_runtime_directory_of(&self.path)?;
+        std::fs::remove_dir_all(&self.path)
     }
 }
 
@@ -113,23 +126,27 @@ fn dead(folder: &Path) -> Vec<Home> {
 }
 
 async fn clear_one(home: &Home) -> Result<usize, String> {
+    let told = |error: std::io::Error| error.to_string();
     let mut ended: usize = 0;
-    let agents = std::fs::read_dir(home.path.join("run"));
-    for agent in agents.into_iter().flatten().flatten() {
-        if agent.file_type().is_ok_and(|kind| kind.is_dir()) {
-            let tasks = end_tasks(&home.path, &agent.path()).await?;
-            ended = ended.saturating_add(tasks);
+    let shared = runtime_directory_of(&home.path).map_err(told)?;
+    for runs in run_directories(&shared).map_err(told)? {
+        let tasks = end_tasks(&home.path, &runs).await?;
+        ended = ended.saturating_add(tasks);
+    }
+    let entries = std::fs::read_dir(&home.path).map_err(told)?;
+    for agent in entries.flatten() {
+        if let Ok(name) = agent.file_name().into_string() {
+            remove_groups(&Roots::default().procfs, &agent.path(), &name).await;
         }
     }
-    std::fs::remove_dir_all(&home.path).map_err(|error| error.to_string())?;
+    home.remove().map_err(told)?;
     Ok(ended)
 }
 
 /// Ends all tasks that one agent had; gives how many there were.
 async fn end_tasks(home: &Path, runs: &Path) -> Result<usize, String> {
     let machine = discover(&Roots::default(), home).map_err(|error| error.to_string())?;
-    // It works on the groups of these runs alone: those of a living agent of the same name, with
-    // their limits, stay as they are.
+    // It works on the groups of these runs alone.
     let isolation = Isolation::detached();
     let config = ProcessConfig::new(runs.to_owned(), machine.boot_id);
     let handle = tokio::runtime::Handle::current();

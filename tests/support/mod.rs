@@ -350,7 +350,7 @@ impl Drop for Site {
         for daemon in self.daemons.values_mut() {
             daemon.kill();
         }
-        reap::reap(self.root(), &self.mark);
+        reap::reap(self.root());
     }
 }
 

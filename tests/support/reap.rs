@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mete_agent::checkpoint::Checkpoint;
+use mete_agent::discover::separate::remove_runtime_directory_of;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Site;
@@ -69,8 +71,9 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     listed.map(|entry| entry.path()).collect()
 }
 
-/// Ends every process that belongs to the site: daemons, shims, tasks; then its control groups.
-pub(crate) fn reap(root: &Path, mark: &str) {
+/// Ends every process that belongs to the site: daemons, shims, tasks; then removes what its agents
+/// have outside of it: control groups, and records in memory.
+pub(crate) fn reap(root: &Path) {
     let began = Instant::now();
     loop {
         let left = processes_of(root);
@@ -89,9 +92,26 @@ pub(crate) fn reap(root: &Path, mark: &str) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    let mut folders = vec![root.to_owned()];
+    let mut agents = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let _best_effort = remove_runtime_directory_of(&folder);
+        if let Some(agent) = Checkpoint::identity(&folder) {
+            agents.push(format!("-{}", &agent.simple().to_string()[..8]));
+            // What is below are its tasks'.
+            continue;
+        }
+        let below = entries(&folder);
+        folders.extend(
+            below
+                .into_iter()
+                .filter(|path| path.is_dir() && !path.is_symlink()),
+        );
+    }
     for hierarchy in entries(Path::new("/sys/fs/cgroup")) {
         for node in entries(&hierarchy.join("mete")) {
-            if node.to_string_lossy().ends_with(mark) {
+            let name = node.to_string_lossy();
+            if agents.iter().any(|agent| name.ends_with(agent)) {
                 remove_groups(&node);
             }
         }

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod lock;
 pub mod memory;
 pub mod part;
+pub mod separate;
 
 /// Where the kernel's files are.
 #[derive(Debug, Clone, PartialEq, Eq)]

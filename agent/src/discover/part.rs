@@ -216,19 +216,41 @@ pub fn run_directory(runtime_directory: &Path, agent: &str) -> PathBuf {
 pub fn run_directory_in_memory(runtime_directory: &Path, agent: &str) -> PathBuf {
     let usual = run_directory(runtime_directory, agent);
     let used = std::fs::read_dir(&usual).is_ok_and(|mut entries| entries.next().is_some());
-    if used || is_in_memory(runtime_directory) || !is_in_memory(Path::new(SHARED_MEMORY)) {
+    if used || is_in_memory(runtime_directory) {
         return usual;
     }
-    let uid = rustix::process::geteuid().as_raw();
-    let private = Path::new(SHARED_MEMORY).join(format!("mete-{uid}"));
-    if private_directory(&private).is_ok() {
-        run_directory(&private, agent)
-    } else {
-        usual
+    private_memory().map_or(usual, |private| run_directory(&private, agent))
+}
+
+/// The run directories, as of [`run_directory`], that are below a runtime directory.
+///
+/// # Errors
+/// The directory is there and cannot be read.
+pub fn run_directories(runtime_directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(runtime_directory.join("agents")) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.push(entry.path());
+        }
     }
+    Ok(found)
 }
 
 const SHARED_MEMORY: &str = "/dev/shm";
+
+/// A directory in memory that is private to this user, if this host has such a place.
+pub(super) fn private_memory() -> Option<PathBuf> {
+    let shared = Path::new(SHARED_MEMORY);
+    let uid = rustix::process::geteuid().as_raw();
+    let private = shared.join(format!("mete-{uid}"));
+    (is_in_memory(shared) && private_directory(&private).is_ok()).then_some(private)
+}
 
 /// Whether `path`, or the nearest directory above it that is there, is on a tmpfs.
 #[must_use]
