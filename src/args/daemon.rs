@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::ValueHint::DirPath;
 use clap::{Args, Subcommand};
 use mete_model::{Bytes, MilliCpu};
 
@@ -27,7 +28,7 @@ pub struct Dev {
     )]
     pub fake: u32,
     /// Keep all state here; without it everything is gone when this stops
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, value_hint = DirPath)]
     pub state_dir: Option<PathBuf>,
     /// Where the master listens; port 0 takes any free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
@@ -56,7 +57,7 @@ pub struct Demo {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub nodes: Option<u32>,
     /// Keep all state here
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, value_hint = DirPath)]
     pub state_dir: Option<PathBuf>,
 }
 
@@ -82,7 +83,7 @@ One more master for a running cluster:
   mete master init --state-dir DIR --join A --advertise D")]
 pub struct MasterInit {
     /// Where its log and snapshots shall live
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, value_hint = DirPath)]
     pub state_dir: PathBuf,
     /// Where all founders will listen, in the order of their numbers
     #[arg(
@@ -117,7 +118,7 @@ pub struct MasterInit {
 #[derive(Clone, Debug, Args)]
 pub struct MasterFlags {
     /// Where its log and snapshots live
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, value_hint = DirPath)]
     pub state_dir: PathBuf,
     /// Where it listens; port 0 takes any free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7443")]
@@ -156,7 +157,7 @@ pub struct AgentStart {
 #[derive(Clone, Debug, Args)]
 pub struct AgentFlags {
     /// Checkpoint, task directories and logs; made when it is missing
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, value_hint = DirPath)]
     pub state_dir: PathBuf,
     /// Name of the node, unique in the cluster; without it the host's name
     #[arg(long, value_name = "NAME")]
@@ -185,7 +186,7 @@ pub struct AgentFlags {
     #[arg(long, value_name = "PATH")]
     pub cgroup_root: Option<String>,
     /// Records of runs; must not outlive a boot
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_parser = values::directory, value_hint = DirPath)]
     pub run_dir: Option<PathBuf>,
     /// Permit addresses that are not loopback, although nothing is encrypted yet
     #[arg(long)]

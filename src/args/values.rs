@@ -82,6 +82,11 @@ pub fn pause(text: &str) -> Result<Span, String> {
     Ok(span)
 }
 
+/// A directory, made absolute at once: daemons and what they start work in other directories.
+pub fn directory(text: &str) -> Result<std::path::PathBuf, String> {
+    std::path::absolute(text).map_err(|error| error.to_string())
+}
+
 /// A master by its node id: `m2` or `2`.
 pub fn master(text: &str) -> Result<u64, String> {
     let number = text.strip_prefix('m').unwrap_or(text);
@@ -246,6 +251,33 @@ mod tests {
         for small in ["0,0", "9m,1GiB", "1,63MiB"] {
             assert!(share(small).is_err_and(|error| error.contains("10m,64MiB")));
         }
+    }
+
+    #[test]
+    fn a_directory_of_a_daemon_is_absolute_from_the_beginning() {
+        let here = std::env::current_dir().expect("a working directory");
+        assert_eq!(directory("rel/x"), Ok(here.join("rel/x")));
+        assert_eq!(directory("/srv/mete"), Ok("/srv/mete".into()));
+        assert!(directory("").is_err());
+        let line = [
+            "mete",
+            "agent",
+            "start",
+            "--state-dir",
+            "s",
+            "--run-dir",
+            "r",
+        ];
+        let cli = crate::args::Cli::read(line.iter().map(ToString::to_string));
+        let command = cli
+            .map_err(|error| error.to_string())
+            .expect("good flags")
+            .command;
+        let crate::args::Command::Agent(crate::args::daemon::Agent::Start(start)) = command else {
+            panic!("another command");
+        };
+        assert_eq!(start.agent.state_dir, here.join("s"));
+        assert_eq!(start.agent.run_dir, Some(here.join("r")));
     }
 
     #[test]
