@@ -64,6 +64,7 @@ impl Decline {
 pub struct Declines {
     /// The oldest first; no list is empty.
     by_key: BTreeMap<Key, Vec<Decline>>,
+    /// The ends of those in `by_key`, no others: equal ones of a key share one.
     by_end: BTreeSet<(Monotonic, Key)>,
     touched: BTreeSet<Key>,
 }
@@ -84,6 +85,7 @@ impl Declines {
             made,
         } = given_back;
         let standing = self.by_key.entry(key.clone()).or_default();
+        let old = ends(standing);
         for older in standing.iter_mut().filter(|older| made <= older.at) {
             // In hand at the time: that it comes back now frees nothing that was not known.
             older.free.add(&resources);
@@ -109,9 +111,8 @@ impl Declines {
         {
             standing.remove(first);
         }
-        if let Some(until) = until {
-            self.by_end.insert((until, key.clone()));
-        }
+        let new = ends(standing);
+        self.replace_ends(&key, old, new);
         self.touched.insert(key);
     }
 
@@ -197,15 +198,37 @@ impl Declines {
             return;
         };
         let before = standing.len();
+        let old = ends(standing);
         standing.retain(wanted);
         if standing.len() == before {
             return;
         }
+        let new = ends(standing);
         if standing.is_empty() {
             self.by_key.remove(key);
         }
+        self.replace_ends(key, old, new);
         self.touched.insert(key.clone());
     }
+
+    /// The declines of a key ended at `old` and now end at `new`.
+    fn replace_ends(&mut self, key: &Key, old: Vec<Monotonic>, new: Vec<Monotonic>) {
+        for until in old {
+            if !new.contains(&until) {
+                self.by_end.remove(&(until, key.clone()));
+            }
+        }
+        let new = new.into_iter().map(|until| (until, key.clone()));
+        self.by_end.extend(new);
+    }
+}
+
+/// When those that end at a time do.
+fn ends(standing: &[Decline]) -> Vec<Monotonic> {
+    standing
+        .iter()
+        .filter_map(|decline| decline.until)
+        .collect()
 }
 
 #[cfg(test)]

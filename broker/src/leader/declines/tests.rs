@@ -1,6 +1,7 @@
 //! Declines: how long each stands, what lifts it, and that none takes another's place.
 
 use mete_model::{MilliCpu, Span};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -152,4 +153,57 @@ fn a_decline_longer_than_a_week_means_until_demand_changes() {
         Refuse::from_milliseconds(3_600_000),
         Refuse::For(Span(3_600_000))
     );
+}
+
+/// What ends, read off the declines that stand.
+fn standing_ends(declines: &Declines) -> BTreeSet<(Monotonic, Key)> {
+    let ends = declines
+        .iter()
+        .filter_map(|(key, decline)| Some((decline.until?, key.clone())));
+    ends.collect()
+}
+
+/// One thing that happens: which, to which key, and a number for it.
+type Step = (u8, u128, u64);
+
+fn take(declines: &mut Declines, (what, which, number): Step, now: Monotonic) {
+    let key = key(
+        which % 2 + 1,
+        if which % 3 == 0 { "a" } else { "b" },
+        which % 4,
+    );
+    match what {
+        0..=5 => {
+            let refuse = match number % 3 {
+                0 => Refuse::UntilDemandChanges,
+                // Few different ones, so that declines of one key share an end.
+                _ => Refuse::For(Span(1 + number % 5 * 10)),
+            };
+            let given = given(1 + number % 12, 1 + number % 7, now.0);
+            declines.note(key, given, refuse, "", now);
+        }
+        6 => declines.demand_changed(key.0, &key.1),
+        7 => declines.revived(key.0, &key.1),
+        8 => declines.forget_agent(key.2),
+        9 => declines.forget_framework(key.0),
+        _ => declines.lapse(now),
+    }
+}
+
+proptest! {
+    /// An end without its decline would stay for up to a week, one for each decline of a framework
+    /// that declines, revives and declines again.
+    #[test]
+    fn the_ends_are_those_of_the_declines_that_stand(
+        steps in proptest::collection::vec((0..12_u8, 0..12_u128, 0..60_u64), 1..200),
+    ) {
+        let mut declines = Declines::default();
+        let mut now = Monotonic(0);
+        for step in steps {
+            now = Monotonic(now.0 + step.2 % 4);
+            take(&mut declines, step, now);
+            prop_assert_eq!(&declines.by_end, &standing_ends(&declines), "after {:?}", step);
+            prop_assert!(declines.by_key.values().all(|standing| !standing.is_empty()));
+        }
+    }
 }
