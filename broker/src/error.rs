@@ -96,8 +96,15 @@ impl From<store::Fault> for RunError {
             store::Fault::Io { source, .. } if is_full(source) => Code::DiskFull,
             store::Fault::Io { .. } | store::Fault::Log { .. } => Code::File,
             store::Fault::Snapshot { .. } => Code::StoreDamaged,
+            store::Fault::TooNew(_) => Code::StateDirectory,
         };
         Self::with_cause_below(code, error)
+    }
+}
+
+impl From<store::TooNew> for RunError {
+    fn from(error: store::TooNew) -> Self {
+        Self::with_cause_below(Code::StateDirectory, error)
     }
 }
 

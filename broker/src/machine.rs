@@ -2,18 +2,21 @@
 //!
 //! The only writer of the shared state. Readers hold it for one page only, so a command waits for
 //! microseconds at the most. An entry that cannot be decoded ends the process: a replica that skips
-//! a committed command is no replica any more.
+//! a committed command is no replica any more. So does a level of commands that this release does
+//! not know; [`unless_too_new`] turns that into an error of whoever drives.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mete_model::Timestamp;
-use mete_state::{Command, Outcome, Records, Rejection, State};
+use mete_state::{Command, LEVEL, Outcome, Part, Records, Rejection, State};
 
 use crate::format;
 use crate::handle::SharedState;
 use crate::replica::{Image, Machine, RestoreError};
+use crate::store::TooNew;
 
 /// One applied command and what came of it.
 #[derive(Clone, Debug)]
@@ -32,6 +35,8 @@ pub struct Done {
 #[derive(Debug)]
 pub struct StateMachine {
     state: SharedState,
+    /// The highest level of commands that it applies.
+    knows: u32,
 }
 
 impl StateMachine {
@@ -40,6 +45,7 @@ impl StateMachine {
     pub fn new() -> Self {
         Self {
             state: Arc::new(RwLock::new(State::new())),
+            knows: LEVEL,
         }
     }
 
@@ -49,6 +55,16 @@ impl StateMachine {
     pub fn founding(founders: &BTreeMap<u64, String>) -> Self {
         Self {
             state: Arc::new(RwLock::new(State::founded(founders))),
+            knows: LEVEL,
+        }
+    }
+
+    /// The same for a release that knows commands up to `level`.
+    #[must_use]
+    pub fn knowing(self, level: u32) -> Self {
+        Self {
+            knows: level,
+            ..self
         }
     }
 
@@ -74,6 +90,9 @@ impl Machine for StateMachine {
             Ok(stamped) => stamped,
             Err(error) => panic!("entry {index} of the log cannot be applied: {error}"),
         };
+        if let Command::RaiseLevel { level } = stamped.command {
+            end_if_too_new(level, self.knows);
+        }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let result = state.apply(index, &stamped);
         Done {
@@ -92,7 +111,7 @@ impl Machine for StateMachine {
     }
 
     fn restore(&mut self, source: &mut dyn Read) -> Result<(), RestoreError> {
-        let restored = restore(source)?;
+        let restored = restore(source, self.knows)?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         *state = restored;
         Ok(())
@@ -120,10 +139,41 @@ impl Image for StateImage {
     }
 }
 
-fn restore(source: &mut dyn Read) -> Result<State, RestoreError> {
+/// Does `work` on machines; gives an error instead when one of them came upon a level that this
+/// release does not know. They are where they were before it, and good for nothing any more.
+///
+/// # Errors
+/// [`TooNew`], with both levels.
+pub fn unless_too_new<T>(work: impl FnOnce() -> T) -> Result<T, TooNew> {
+    // Whatever was half done is not looked at again: the process ends with the error.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => Ok(done),
+        Err(other) => match other.downcast::<TooNew>() {
+            Ok(found) => Err(*found),
+            Err(panic) => resume_unwind(panic),
+        },
+    }
+}
+
+/// Leaves the machine and whoever drives it, up to [`unless_too_new`]: [`Machine::apply`] has no
+/// way to fail, and a replica that went on would count what it cannot apply as applied, and write
+/// snapshots that lack it. This is no panic, so no hook reports one.
+fn end_if_too_new(level: u32, known: u32) {
+    if level > known {
+        resume_unwind(Box::new(TooNew { level, known }));
+    }
+}
+
+fn restore(source: &mut dyn Read, knows: u32) -> Result<State, RestoreError> {
     let mut failed: Option<RestoreError> = None;
     let parts = format::PartsReader::new(source).map_while(|part| match part {
-        Ok(part) => Some(part),
+        Ok(part) => {
+            // The first of all: nothing that a later release wrote is judged by this one's rules.
+            if let Part::Meta(meta) = &part {
+                end_if_too_new(meta.level, knows);
+            }
+            Some(part)
+        }
         Err(error) => {
             failed = Some(RestoreError::Content(error.to_string()));
             None
@@ -135,3 +185,6 @@ fn restore(source: &mut dyn Read) -> Result<State, RestoreError> {
     }
     restored.map_err(|error| RestoreError::Content(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -357,7 +357,7 @@ where
 
 /// Drives the loop on a thread of its own with real clocks, until [`Handle::stop`].
 ///
-/// A fault of the disk, or a panic, ends the process with the reason written first.
+/// A [`Fault`], or a panic, ends the process with the reason written first.
 ///
 /// # Errors
 /// [`RunError`] when no thread can be started.
@@ -435,7 +435,7 @@ fn end_process(fault: &Fault) -> ! {
         text.push_str(&below.to_string());
         cause = below.source();
     }
-    tracing::error!(fault = %text, "the disk failed; this master ends");
+    tracing::error!(fault = %text, "this master cannot go on and ends");
     eprintln!("error: {text}");
     std::process::abort();
 }

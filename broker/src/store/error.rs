@@ -127,6 +127,21 @@ pub enum OpenError {
     },
 }
 
+/// What is stored speaks of a level of commands that this release does not know. It cannot tell
+/// how to apply them, and applying them in its own way would part it from the other masters.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error(
+    "apply the cluster's log: its commands behave by level {level}, this release knows up to level \
+     {known}, and nothing from there on was applied; start the release that this master or the \
+     others ran before, or a later one"
+)]
+pub struct TooNew {
+    /// The level found.
+    pub level: u32,
+    /// The highest level known here.
+    pub known: u32,
+}
+
 impl OpenError {
     /// Shortens the mapping of an I/O error.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
@@ -139,8 +154,9 @@ impl OpenError {
     }
 }
 
-/// This machine's disk failed while running. Final: the caller writes it down and aborts, since
-/// memory may disagree with the disk; the next start decides what can be trusted.
+/// This machine's disk failed while running, or the log went beyond this release. Final: the caller
+/// writes it down and aborts, since memory may disagree with the disk; the next start decides what
+/// can be trusted.
 #[derive(Debug, Error)]
 pub enum Fault {
     /// Writing or reading failed.
@@ -176,6 +192,9 @@ pub enum Fault {
         /// What does not hold.
         what: String,
     },
+    /// The cluster has gone on to what only a newer release knows.
+    #[error(transparent)]
+    TooNew(#[from] TooNew),
 }
 
 impl Fault {

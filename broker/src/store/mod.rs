@@ -40,7 +40,7 @@ mod snapshot_file;
 mod start_copy;
 mod sync_file_range;
 
-pub use error::{Fault, OpenError};
+pub use error::{Fault, OpenError, TooNew};
 pub use memory_store::{FaultPlan, MemoryDisk, MemoryStore};
 pub use segment_store::SegmentStore;
 pub use sled_store::{Settings, SledStore};

@@ -14,6 +14,7 @@ use mete_state::{Caller, LaunchVerdict, Verdict};
 use tokio::sync::oneshot;
 
 use crate::config::{Config, Storage};
+use crate::error::RunError;
 use crate::event::{Event, LinkId, Monotonic, StreamId, SubscribeRequest, Turn};
 use crate::master::Master;
 use crate::mint::Counted;
@@ -25,7 +26,7 @@ use crate::session::OUTBOX_BYTES;
 use crate::session::agent::{AgentOutbox, AgentQueue};
 use crate::session::framework::{FrameworkOutbox, FrameworkQueue};
 use crate::session::outbox::{Outbox, Popped, Queue};
-use crate::store::{MemoryDisk, MemoryStore};
+use crate::store::{Fault, MemoryDisk, MemoryStore};
 
 const START: u64 = 1_700_000_000_000;
 
@@ -92,7 +93,7 @@ impl World {
         let disk = MemoryDisk::new();
         let store = MemoryStore::found(&disk, [7; 16], 1).unwrap();
         let mut world = Self {
-            master: open(Box::new(store), 0),
+            master: open(Box::new(store), 0, |_| ()).unwrap(),
             disk,
             milliseconds: 0,
             last_stream: 0,
@@ -106,6 +107,11 @@ impl World {
 
     /// The process dies and starts again on what is on its disk.
     pub(super) fn restart(self) -> Self {
+        self.restart_with(|_| ()).unwrap()
+    }
+
+    /// The same with other settings.
+    pub(super) fn restart_with(self, tune: impl FnOnce(&mut Config)) -> Result<Self, RunError> {
         let Self {
             disk,
             milliseconds,
@@ -117,13 +123,13 @@ impl World {
         disk.crash(0);
         let store = MemoryStore::open(&disk).unwrap();
         let life = life + 1;
-        Self {
-            master: open(Box::new(store), life),
+        Ok(Self {
+            master: open(Box::new(store), life, tune)?,
             disk,
             milliseconds,
             last_stream,
             life,
-        }
+        })
     }
 
     fn turn(&self, tick: bool, events: Vec<Event>) -> Turn {
@@ -136,8 +142,12 @@ impl World {
     }
 
     pub(super) fn step(&mut self, events: Vec<Event>) {
+        self.try_step(events).unwrap();
+    }
+
+    pub(super) fn try_step(&mut self, events: Vec<Event>) -> Result<(), Fault> {
         let turn = self.turn(true, events);
-        for output in self.master.step(turn).unwrap() {
+        for output in self.master.step(turn)? {
             match output {
                 Output::Reply { to, answer } => drop(to.send(answer)),
                 Output::Subscribed { to, answer } => drop(to.send(answer)),
@@ -145,6 +155,12 @@ impl World {
                 Output::Removed { .. } | Output::Stopped => {}
             }
         }
+        Ok(())
+    }
+
+    /// Moves the clocks on without a turn.
+    pub(super) fn skip(&mut self, milliseconds: u64) {
+        self.milliseconds += milliseconds;
     }
 
     /// Lets time pass in ticks.
@@ -414,15 +430,19 @@ pub(super) fn status(name: &str, sequence: u64, phase: TaskPhase) -> Status {
     }
 }
 
-fn open(store: Box<MemoryStore>, life: u64) -> Master {
-    let config = Config::single(Storage::Memory);
+fn open(
+    store: Box<MemoryStore>,
+    life: u64,
+    tune: impl FnOnce(&mut Config),
+) -> Result<Master, RunError> {
+    let mut config = Config::single(Storage::Memory);
+    tune(&mut config);
     Master::open(
         &config,
         store,
         Box::new(Counted::new(life)),
         "here:1".to_owned(),
     )
-    .unwrap()
 }
 
 impl Agent {
