@@ -1,12 +1,12 @@
 //! Frameworks' streams: who has one, what is sent on it, and what the end of one means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mete_model::{Code, FrameworkId, OfferId};
+use mete_model::{AgentId, Code, FrameworkId, OfferId};
 use mete_proto::framework::v1::{Heartbeat, Moved, Subscribed};
 use mete_state::command::Subscribe;
-use mete_state::{Command, Preview, State, Verdict};
+use mete_state::{AgentCondition, Command, Effect, Preview, State, Verdict};
 
 use super::applied::Waiting;
 use super::dispatch::ToFramework;
@@ -17,7 +17,7 @@ use crate::config::Timing;
 use crate::event::{Monotonic, StreamId, SubscribeRequest, SubscribeTo};
 use crate::output::Output;
 use crate::request::Refusal;
-use crate::session::framework::FrameworkOutbox;
+use crate::session::framework::{FrameworkOutbox, FrameworkQueue};
 
 /// One open stream of a framework.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ struct Stream {
     heartbeat_due: Monotonic,
     /// Demand as the last heartbeat told it: version, and the hash worked out for it.
     demand: Option<(u64, u64)>,
+    /// The revision of the first event that found no room and was not told again since.
+    missed: Option<u64>,
 }
 
 /// A stream whose subscription is on its way through the log.
@@ -77,14 +79,16 @@ impl Streams {
         self.open.get(self.by_framework.get(&framework)?)
     }
 
+    fn of_mut(&mut self, framework: FrameworkId) -> Option<&mut Stream> {
+        self.open.get_mut(self.by_framework.get(&framework)?)
+    }
+
     /// The same process on a new connection: whoever reads the old one has moved on.
     fn close_older(&mut self, framework: FrameworkId) {
         if let Some(older) = self.by_framework.remove(&framework)
             && let Some(older) = self.open.remove(&older)
         {
-            older
-                .outbox
-                .put(crate::session::framework::FrameworkQueue::close);
+            older.outbox.put(FrameworkQueue::close);
         }
     }
 
@@ -221,6 +225,7 @@ impl LeaderTerm {
             // One at once: a new client learns where its demand stands.
             heartbeat_due: now.monotonic,
             demand: None,
+            missed: None,
         };
         self.streams.open.insert(opened.stream, stream);
         // Offers that an older stream had seen mean nothing to this one.
@@ -284,17 +289,46 @@ impl LeaderTerm {
     }
 
     pub(super) fn stream_drained(&mut self, stream: StreamId, state: &State) {
-        let Some(stream) = self.streams.open.get(&stream) else {
+        let Some(stream) = self.streams.open.get_mut(&stream) else {
             return;
         };
+        stream.outbox.put(FrameworkQueue::caught_up);
         let framework = stream.framework;
+        let missed = stream.missed.take();
+        let mut owed =
+            missed.map_or_else(Vec::new, |since| self.ready_since(framework, since, state));
+        owed.extend(state.owed_to_framework(framework));
+        // With the revision of the first that is told again: a process that resumes in the middle
+        // of them must not count as having seen what it was not told.
+        let revision = missed.unwrap_or_else(|| state.revision());
         let mut dispatched = super::dispatch::Dispatched::default();
-        for effect in state.owed_to_framework(framework) {
-            dispatched.add(state, state.revision(), &effect);
+        for effect in owed {
+            dispatched.add(state, revision, &effect);
         }
         let events = dispatched.frameworks.remove(&framework).unwrap_or_default();
         let now = Now::default();
         self.send_to_framework(framework, events, now);
+    }
+
+    /// Agents with live runs of a framework that have become ready at this revision or later. The
+    /// state owes only what is not as it should be.
+    fn ready_since(&self, framework: FrameworkId, since: u64, state: &State) -> Vec<Effect> {
+        let live = state.runs(framework).filter(|run| !run.phase.is_terminal());
+        let agents: BTreeSet<AgentId> = live.map(|run| run.agent).collect();
+        let condition = AgentCondition::Ready;
+        let is_news = |agent: &&mete_state::Agent| {
+            let returned = self.returned.get(&agent.id).copied();
+            agent.condition == condition
+                && !self.presence.is_awaited(agent.id)
+                && agent.revision.max(returned.unwrap_or(0)) >= since
+        };
+        let records = agents.into_iter().filter_map(|agent| state.agent(agent));
+        let ready = records.filter(is_news).map(|agent| Effect::TellAgent {
+            framework,
+            agent: agent.id,
+            condition,
+        });
+        ready.collect()
     }
 
     /// Puts events into a framework's outbox; what finds no room, or no stream, stays owed.
@@ -309,14 +343,19 @@ impl LeaderTerm {
         for event in events {
             match event {
                 ToFramework::Event(event, mergeable) => {
-                    let Some(stream) = self.streams.of(framework) else {
+                    let Some(stream) = self.streams.of_mut(framework) else {
                         continue;
                     };
+                    let revision = event.revision;
                     let put = stream
                         .outbox
                         .put(|queue| queue.push_firm(*event, mergeable));
                     dropped_offers.extend(put.dropped_offers);
-                    overflows = overflows.saturating_add(u64::from(!put.queued));
+                    if !put.queued {
+                        let first = stream.missed.unwrap_or(revision).min(revision);
+                        stream.missed = Some(first);
+                        overflows = overflows.saturating_add(1);
+                    }
                 }
                 ToFramework::Fence(incarnation) => self.fence(framework, incarnation, now),
                 ToFramework::End => {

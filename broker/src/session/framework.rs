@@ -3,8 +3,8 @@
 //! Two queues: what is persisted (the snapshot, statuses, agents) leaves in order of revision;
 //! offers travel on their own, so that a backlog of statuses never makes them stale. When the bytes
 //! run out, statuses that are no ends are merged per run, then offers are dropped (the loop takes
-//! them back), and at last statuses: those stay owed, and the loop sends them again once the reader
-//! has caught up.
+//! them back), and at last statuses and agents' changes: from the first that finds no room on none
+//! is taken, until the reader has caught up and the loop tells again what is owed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,6 +30,7 @@ pub struct FrameworkQueue {
     /// Bytes of `soft` and `firm`.
     bytes: usize,
     most_bytes: usize,
+    /// A status or an agent's change found no room, and the loop has not told it again yet.
     lagging: bool,
     drained: bool,
     ended: bool,
@@ -166,6 +167,12 @@ impl FrameworkQueue {
         }
     }
 
+    /// The loop tells again what was dropped: statuses and agents' changes are taken again. Not
+    /// before, or a reader would see later revisions than those it has to be told again.
+    pub fn caught_up(&mut self) {
+        self.lagging = false;
+    }
+
     /// Queues a last event and ends the stream after it. What waits is dropped: statuses are owed,
     /// offers are the loop's to take back.
     pub fn end(&mut self, last: Moved) {
@@ -274,7 +281,6 @@ impl Queue for FrameworkQueue {
         if let Some(firm) = self.firm.pop_front() {
             self.bytes = self.bytes.saturating_sub(firm.bytes);
             if self.firm.is_empty() && self.lagging {
-                self.lagging = false;
                 self.drained = true;
             }
             return Popped::Item(Ok(firm.event));

@@ -98,6 +98,9 @@ fn when_bytes_run_out_statuses_merge_then_offers_go_and_ends_stay_owed() {
     assert!(merged.coalesced);
     assert!(queue.take_drained(), "what was dropped can be sent again");
     assert_eq!(queue.bytes(), 0);
+    let early = queue.push_firm(status(71), None);
+    assert!(!early.queued, "what was dropped goes first");
+    queue.caught_up();
     assert!(queue.push_firm(status(71), None).queued);
 }
 
