@@ -317,9 +317,8 @@ impl View {
             named.insert(run.info.run.clone());
             open.extend(self.restore_run(run, arrived.revision));
         }
-        if !arrived.changes_only {
-            self.claims.clear();
-        }
+        // Also of changes only, a snapshot names every claim.
+        self.claims.clear();
         for info in arrived.claims {
             self.claims.insert(info.claim.id.clone(), info);
         }

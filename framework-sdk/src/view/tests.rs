@@ -150,15 +150,22 @@ fn a_snapshot_counts_its_own_launches_and_finds_what_vanished() {
 }
 
 #[test]
-fn a_snapshot_of_changes_only_takes_nothing_away() {
+fn a_snapshot_of_changes_only_takes_no_run_away_and_names_every_claim() {
     let mut view = view_with_claim();
+    view.declared(&[claim("gone", 3, 0).claim], &[]);
     view.launching([launch("t#1", "c")]);
     view.launched(&run("t#1"), 10);
+    assert_eq!((view.live(), view.wanted()), (1, 4));
     let open = view.restore(Arrived {
         revision: 50,
         changes_only: true,
+        claims: vec![claim("c", 2, 1)],
         ..Arrived::default()
     });
     assert!(open.is_empty());
-    assert_eq!((view.live(), view.wanted()), (1, 1));
+    assert_eq!(
+        (view.live(), view.wanted()),
+        (1, 1),
+        "one claim was withdrawn"
+    );
 }
