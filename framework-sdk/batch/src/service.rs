@@ -173,6 +173,9 @@ async fn in_time<T>(what: impl Future<Output = T>) -> Result<T, Status> {
         })
 }
 
+/// Bytes of a refusal's text.
+const LONGEST_TEXT: usize = 1_000;
+
 /// The service.
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
@@ -199,13 +202,21 @@ fn status(refused: &Refused) -> Status {
         "mete",
         std::collections::HashMap::new(),
     );
+    let detail = cut(&refused.detail);
     if !refused.field.is_empty() {
-        details.add_bad_request_violation(refused.field, refused.detail.as_str());
+        details.add_bad_request_violation(refused.field, detail);
     }
     if refused.code == Code::Busy {
         details.set_retry_info(Some(Duration::from_secs(1)));
     }
-    Status::with_error_details(grpc, refused.detail.clone(), details)
+    Status::with_error_details(grpc, detail, details)
+}
+
+/// A refusal travels in headers, and clients take none that are large: a name that is quoted in it
+/// may be of any length.
+fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(LONGEST_TEXT))
+        .unwrap_or(text)
 }
 
 fn stopping() -> Status {
@@ -527,5 +538,25 @@ async fn watch_job(
         if over || changes.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_quotes_a_long_name_still_fits_in_its_headers() {
+        let name = "ü".repeat(10_000);
+        let refused = Refused {
+            code: Code::Invalid,
+            field: "role",
+            detail: format!("no role {name}"),
+        };
+        let status = status(&refused);
+        assert!(status.message().len() <= LONGEST_TEXT);
+        // Once as the sentence, once at the field, and what is around them.
+        assert!(status.details().len() <= 3 * LONGEST_TEXT);
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
     }
 }
