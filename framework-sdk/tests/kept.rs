@@ -213,8 +213,10 @@ async fn a_reconnect_asks_for_what_changed_and_tells_everything() {
         unacknowledged: vec![status("b#1", 2, Phase::Finished)],
         ..live("b#1")
     };
+    // Runs that are as they were are left out; claims never are.
     let changes = fw::Snapshot {
         runs: vec![changed],
+        claims: vec![claim("c", 3, 2)],
         ..fw::Snapshot::default()
     };
     let _stream = attempt.serve_changes(1, changes, 90).await;
