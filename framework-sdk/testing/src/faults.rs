@@ -88,7 +88,6 @@ const STATUSES_KEPT: usize = 10_000;
 struct Told {
     revision: u64,
     runs: BTreeMap<RunId, fw::RunStatus>,
-    claims: BTreeMap<String, pb::ClaimStatus>,
 }
 
 /// The opening of one stream on its way through the proxy.
@@ -400,7 +399,8 @@ fn take_one(counts: &mut BTreeMap<Method, u32>, method: Method) -> bool {
 }
 
 impl Opening {
-    /// Takes in a page, and leaves of it what is passed on.
+    /// Takes in a page, and leaves of it what is passed on: all claims, since one that is missing
+    /// was withdrawn, and the runs that may have changed.
     pub(crate) fn filter_page(&mut self, page: &mut fw::Snapshot) {
         let Self { before, now, .. } = self;
         page.runs.retain(|run| {
@@ -411,14 +411,6 @@ impl Opening {
             before
                 .as_ref()
                 .is_none_or(|told| told.runs.get(&id) != Some(run))
-        });
-        page.claims.retain(|claim| {
-            let id = claim.claim.as_ref().map(|claim| claim.id.clone());
-            let id = id.unwrap_or_default();
-            now.claims.insert(id.clone(), claim.clone());
-            before
-                .as_ref()
-                .is_none_or(|told| told.claims.get(&id) != Some(claim))
         });
     }
 }
