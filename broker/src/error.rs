@@ -102,12 +102,6 @@ impl From<store::Fault> for RunError {
     }
 }
 
-impl From<store::TooNew> for RunError {
-    fn from(error: store::TooNew) -> Self {
-        Self::with_cause_below(Code::StateDirectory, error)
-    }
-}
-
 impl From<replica::OpenError> for RunError {
     fn from(error: replica::OpenError) -> Self {
         use replica::OpenError as Open;
@@ -115,6 +109,7 @@ impl From<replica::OpenError> for RunError {
             Open::Restore { .. } | Open::Membership(_) => Code::StoreDamaged,
             Open::NotAFounder { .. } | Open::Settings(_) => Code::Usage,
             Open::StoreTaken => Code::Internal,
+            Open::TooNew(_) => Code::StateDirectory,
             Open::Fault(_) => Code::File,
         };
         Self::with_cause_below(code, error)

@@ -2,12 +2,11 @@
 //!
 //! The only writer of the shared state. Readers hold it for one page only, so a command waits for
 //! microseconds at the most. An entry that cannot be decoded ends the process: a replica that skips
-//! a committed command is no replica any more. So does a level of commands that this release does
-//! not know; [`unless_too_new`] turns that into an error of whoever drives.
+//! a committed command is no replica any more. A level of commands that this release does not know is
+//! an error, with nothing applied.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mete_model::Timestamp;
@@ -85,22 +84,22 @@ impl Machine for StateMachine {
     type Outcome = Done;
     type Image = StateImage;
 
-    fn apply(&mut self, index: u64, _term: u64, command: &[u8]) -> Done {
+    fn apply(&mut self, index: u64, _term: u64, command: &[u8]) -> Result<Done, TooNew> {
         let stamped = match format::decode_command(command) {
             Ok(stamped) => stamped,
             Err(error) => panic!("entry {index} of the log cannot be applied: {error}"),
         };
         if let Command::RaiseLevel { level } = stamped.command {
-            end_if_too_new(level, self.knows);
+            known(level, self.knows)?;
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let result = state.apply(index, &stamped);
-        Done {
+        Ok(Done {
             revision: index,
             at: state.clock(),
             command: stamped.command,
             result,
-        }
+        })
     }
 
     fn image(&self) -> StateImage {
@@ -139,45 +138,23 @@ impl Image for StateImage {
     }
 }
 
-/// Does `work` on machines; gives an error instead when one of them came upon a level that this
-/// release does not know. They are where they were before it, and good for nothing any more.
-///
-/// # Errors
-/// [`TooNew`], with both levels.
-pub fn unless_too_new<T>(work: impl FnOnce() -> T) -> Result<T, TooNew> {
-    // Whatever was half done is not looked at again: the process ends with the error.
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(done) => Ok(done),
-        Err(other) => match other.downcast::<TooNew>() {
-            Ok(found) => Err(*found),
-            Err(panic) => resume_unwind(panic),
-        },
-    }
-}
-
-/// Leaves the machine and whoever drives it, up to [`unless_too_new`]: [`Machine::apply`] has no
-/// way to fail, and a replica that went on would count what it cannot apply as applied, and write
-/// snapshots that lack it. This is no panic, so no hook reports one.
-fn end_if_too_new(level: u32, known: u32) {
+fn known(level: u32, known: u32) -> Result<(), TooNew> {
     if level > known {
-        resume_unwind(Box::new(TooNew { level, known }));
+        return Err(TooNew { level, known });
     }
+    Ok(())
 }
 
 fn restore(source: &mut dyn Read, knows: u32) -> Result<State, RestoreError> {
     let mut failed: Option<RestoreError> = None;
-    let parts = format::PartsReader::new(source).map_while(|part| match part {
-        Ok(part) => {
-            // The first of all: nothing that a later release wrote is judged by this one's rules.
-            if let Part::Meta(meta) = &part {
-                end_if_too_new(meta.level, knows);
-            }
-            Some(part)
-        }
-        Err(error) => {
-            failed = Some(RestoreError::Content(error.to_string()));
-            None
-        }
+    let parts = format::PartsReader::new(source).map_while(|part| {
+        let read = part.map_err(|error| RestoreError::Content(error.to_string()));
+        // The first of all: nothing that a later release wrote is judged by this one's rules.
+        let judged = read.and_then(|part| match &part {
+            Part::Meta(meta) => Ok(known(meta.level, knows).map(|()| part)?),
+            _ => Ok(part),
+        });
+        judged.map_err(|error| failed = Some(error)).ok()
     });
     let restored = State::from_parts(parts);
     if let Some(failed) = failed {

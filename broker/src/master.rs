@@ -14,12 +14,11 @@ use mete_model::{Code, Span, Timestamp};
 use mete_state::Stamped;
 
 use crate::config::{Config, Timing};
-use crate::error::RunError;
 use crate::event::{Event, Monotonic, Turn};
 use crate::format;
 use crate::handle::SharedState;
 use crate::leader::{self, LeaderTerm, Now, Token, Work};
-use crate::machine::{Done, StateMachine, unless_too_new};
+use crate::machine::{Done, StateMachine};
 use crate::mint::Mint;
 use crate::output::Output;
 use crate::replica::{self, Input, Progress, Proposal, Replica, Standing, Transfer};
@@ -128,18 +127,18 @@ impl Master {
     /// master that is alone leads.
     ///
     /// # Errors
-    /// [`RunError`]; the process should end with it.
+    /// [`replica::OpenError`]; the process should end with it.
     pub fn open(
         config: &Config,
         store: Box<dyn LogStore>,
         mint: Box<dyn Mint>,
         advertised: String,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self, replica::OpenError> {
         let machine = StateMachine::founding(&config.masters).knowing(config.level);
         let state = machine.shared();
         let mut settings = config.replica.clone();
         settings.founders.clone_from(&config.founders);
-        let replica = unless_too_new(|| Replica::open(settings, store, machine))??;
+        let replica = Replica::open(settings, store, machine)?;
         Ok(Self {
             replica,
             state,
@@ -359,9 +358,9 @@ impl Master {
         let token = wants_change.then(|| self.leader.as_mut().map(LeaderTerm::next_token));
         self.peers.fill(&mut input, token.flatten());
         let peers = &mut self.peers;
-        let replica = &mut self.replica;
-        let stepped = unless_too_new(|| replica.step(input, &mut |outgoing| peers.send(outgoing)));
-        let (progress, more) = stepped??;
+        let (progress, more) = self
+            .replica
+            .step(input, &mut |outgoing| peers.send(outgoing))?;
         self.digest(progress, now);
         Ok(more)
     }

@@ -7,11 +7,14 @@ use std::io::{self, Read, Write};
 
 use thiserror::Error;
 
+use crate::store::TooNew;
+
 /// The replicated machine behind a [`crate::replica::Replica`].
 ///
-/// `apply` must give the same result on every replica from the same commands in the same order. It
-/// has no way to fail: a deterministic no is an outcome, and a bug in it must end the process,
-/// since a replica that skips a committed command is no replica any more.
+/// `apply` must give the same result on every replica from the same commands in the same order. A
+/// deterministic no is an outcome, and a bug in it must end the process, since a replica that skips
+/// a committed command is no replica any more. So must a command of a level that this release does
+/// not know: that is the one way to fail.
 pub trait Machine {
     /// What one applied command gives back; handed to whoever proposed it.
     type Outcome;
@@ -19,7 +22,10 @@ pub trait Machine {
     type Image: Image;
 
     /// Applies the command that was committed at `index` in `term`.
-    fn apply(&mut self, index: u64, term: u64, command: &[u8]) -> Self::Outcome;
+    ///
+    /// # Errors
+    /// [`TooNew`]: nothing was applied, and nothing after it may be.
+    fn apply(&mut self, index: u64, term: u64, command: &[u8]) -> Result<Self::Outcome, TooNew>;
 
     /// Takes a consistent copy for a snapshot. Called on the loop's thread: keep it cheap.
     fn image(&self) -> Self::Image;
@@ -53,6 +59,9 @@ pub enum RestoreError {
     /// Reading the snapshot failed, or its checksums do not hold.
     #[error("read the snapshot's content")]
     Read(#[from] io::Error),
+    /// It holds what only a newer release knows.
+    #[error(transparent)]
+    TooNew(#[from] TooNew),
     /// The bytes are whole but are not a machine of a version that this release knows.
     #[error("decode the snapshot's content: {0}")]
     Content(String),

@@ -11,7 +11,7 @@ use crate::replica::tail::Tail;
 use crate::replica::turn::{Progress, Role, Standing};
 use crate::replica::waiting::{Proposals, Reads};
 use crate::replica::{Replica, wire};
-use crate::store::{Applied, EntryKind, Fault, Loaded, LogStore, Manifest};
+use crate::store::{Applied, EntryKind, Fault, Loaded, LogStore, Manifest, TooNew};
 
 /// Why a replica did not start.
 #[derive(Debug, Error)]
@@ -47,9 +47,22 @@ pub enum OpenError {
     /// The settings contradict each other.
     #[error("start the protocol: {0}; check the timers and limits in the configuration")]
     Settings(String),
+    /// The cluster has gone on to what only a newer release knows.
+    #[error(transparent)]
+    TooNew(#[from] TooNew),
     /// The disk failed at once.
     #[error("start the replica")]
-    Fault(#[from] Fault),
+    Fault(#[source] Fault),
+}
+
+impl From<Fault> for OpenError {
+    /// What an applied entry has told says the same whether it was replayed or committed just now.
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::TooNew(found) => Self::TooNew(found),
+            Fault::Io { .. } | Fault::Log { .. } | Fault::Snapshot { .. } => Self::Fault(fault),
+        }
+    }
 }
 
 impl<M: Machine> Replica<M> {
@@ -70,16 +83,20 @@ impl<M: Machine> Replica<M> {
         let loaded = store.take_loaded().ok_or(OpenError::StoreTaken)?;
         let loaded = found_if_new(&config, store.as_mut(), &machine, loaded)?;
         if let Some(manifest) = &loaded.manifest {
-            snapshot::restore(store.as_ref(), manifest, &mut machine).map_err(|source| {
-                OpenError::Restore {
-                    file: manifest.file.clone(),
-                    source,
+            let restored = snapshot::restore(store.as_ref(), manifest, &mut machine);
+            restored.map_err(|source| match source {
+                RestoreError::TooNew(found) => OpenError::TooNew(found),
+                RestoreError::Read(_) | RestoreError::Content(_) | RestoreError::Digest { .. } => {
+                    OpenError::Restore {
+                        file: manifest.file.clone(),
+                        source,
+                    }
                 }
             })?;
         }
         let start = starting_point(&loaded);
         let conf = wire::decode_conf(&start.membership).map_err(OpenError::Membership)?;
-        replay(&loaded, start.index, &mut machine);
+        replay(&loaded, start.index, &mut machine)?;
         let (identity, manifest, hard) = (loaded.identity, loaded.manifest, loaded.hard);
         let members = wire::members(&conf);
         let live = manifest.as_ref().map(|manifest| manifest.at.clone());
@@ -170,7 +187,7 @@ fn starting_point(loaded: &Loaded) -> Applied {
 
 /// Brings the machine from the snapshot to `until`. Membership entries are left alone: their effect
 /// is in the saved membership already.
-fn replay<M: Machine>(loaded: &Loaded, until: u64, machine: &mut M) {
+fn replay<M: Machine>(loaded: &Loaded, until: u64, machine: &mut M) -> Result<(), TooNew> {
     let from = loaded
         .manifest
         .as_ref()
@@ -181,7 +198,8 @@ fn replay<M: Machine>(loaded: &Loaded, until: u64, machine: &mut M) {
         .filter(|entry| entry.index > from && entry.index <= until);
     for entry in missing {
         if entry.kind == EntryKind::Command && !entry.data.is_empty() {
-            machine.apply(entry.index, entry.term, &entry.data);
+            machine.apply(entry.index, entry.term, &entry.data)?;
         }
     }
+    Ok(())
 }

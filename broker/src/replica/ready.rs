@@ -8,7 +8,7 @@
 use raft::StateRole;
 
 use crate::replica::Replica;
-use crate::replica::machine::Machine;
+use crate::replica::machine::{Machine, RestoreError};
 use crate::replica::snapshot;
 use crate::replica::turn::{Applied as AppliedEntry, NotLogged, Outgoing, Progress};
 use crate::replica::wire::{self, RaftEntry, RaftMessage, RaftSnapshot};
@@ -115,9 +115,14 @@ impl<M: Machine> Replica<M> {
         // Snapshot messages enter only together with their file, see `Replica::take_received`.
         let manifest = manifest.expect("a snapshot is stepped only with its finished file");
         let restored = snapshot::restore(self.store.as_ref(), &manifest, &mut self.machine);
-        restored.map_err(|error| Fault::Snapshot {
-            file: manifest.file.clone(),
-            what: error_text(&error),
+        restored.map_err(|error| match error {
+            RestoreError::TooNew(found) => Fault::TooNew(found),
+            RestoreError::Read(_) | RestoreError::Content(_) | RestoreError::Digest { .. } => {
+                Fault::Snapshot {
+                    file: manifest.file.clone(),
+                    what: error_text(&error),
+                }
+            }
         })?;
         self.store.install_snapshot(&manifest, &self.hard)?;
         let conf = snapshot.get_metadata().get_conf_state().clone();
@@ -152,7 +157,11 @@ impl<M: Machine> Replica<M> {
         let token = self.proposals.take(index, term, &mut progress.unknown);
         let command = entry.get_data();
         // A new leader's first entry is empty and means nothing to the machine.
-        let outcome = (!command.is_empty()).then(|| self.machine.apply(index, term, command));
+        let outcome = if command.is_empty() {
+            None
+        } else {
+            Some(self.machine.apply(index, term, command)?)
+        };
         self.snapshots.count(command.len());
         if outcome.is_some() || token.is_some() {
             progress.applied.push(AppliedEntry {

@@ -437,12 +437,13 @@ fn open(
 ) -> Result<Master, RunError> {
     let mut config = Config::single(Storage::Memory);
     tune(&mut config);
-    Master::open(
+    let opened = Master::open(
         &config,
         store,
         Box::new(Counted::new(life)),
         "here:1".to_owned(),
-    )
+    );
+    opened.map_err(RunError::from)
 }
 
 impl Agent {

@@ -7,7 +7,7 @@ use crate::replica::{
     Applied, Config, Encoding, Image, Input, Machine, NotLogged, Outgoing, Progress, Proposal,
     Received, Replica, RestoreError, Role, Token, Transfer,
 };
-use crate::store::{ClusterId, MemoryDisk, MemoryStore};
+use crate::store::{ClusterId, MemoryDisk, MemoryStore, TooNew};
 
 pub(super) const CLUSTER: ClusterId = *b"a test's cluster";
 
@@ -45,9 +45,9 @@ impl Machine for Journal {
     type Outcome = usize;
     type Image = Self;
 
-    fn apply(&mut self, index: u64, _term: u64, command: &[u8]) -> usize {
+    fn apply(&mut self, index: u64, _term: u64, command: &[u8]) -> Result<usize, TooNew> {
         self.lines.push((index, command.to_vec()));
-        self.lines.len()
+        Ok(self.lines.len())
     }
 
     fn image(&self) -> Self {
