@@ -131,17 +131,27 @@ pub enum Event {
         /// The stream.
         stream: StreamId,
     },
+    /// Something of another master.
+    Peer(PeerEvent),
+    /// A look at the loop between two turns.
+    Look(Look),
+    /// The process is about to end: flush, say goodbye, take no new calls.
+    Stop,
+}
+
+/// What happened between this master and another one.
+pub enum PeerEvent {
     /// Another master has connected here and said who it is.
-    PeerHello(PeerFacts),
+    Hello(PeerFacts),
     /// Frames of another master, in order; their length is checked.
-    PeerFrames {
+    Frames {
         /// Who sent them.
         from: u64,
         /// Each for the replica.
         frames: Vec<Vec<u8>>,
     },
     /// Nothing reaches that master at the moment.
-    PeerUnreachable {
+    Unreachable {
         /// Its node id.
         node: u64,
     },
@@ -162,14 +172,10 @@ pub enum Event {
         taken: oneshot::Sender<()>,
     },
     /// A member says that this master was taken out of the cluster.
-    RemovedByPeer {
+    Removed {
         /// Who says so.
         by: u64,
     },
-    /// A look at the loop between two turns.
-    Look(Look),
-    /// The process is about to end: flush, say goodbye, take no new calls.
-    Stop,
 }
 
 /// What a master says of itself to another one.
@@ -228,20 +234,28 @@ impl fmt::Debug for Event {
             } => write!(f, "Subscribe({stream:?}, {})", request.name),
             Self::StreamDrained { stream } => write!(f, "StreamDrained({stream:?})"),
             Self::StreamClosed { stream } => write!(f, "StreamClosed({stream:?})"),
-            Self::PeerHello(facts) => write!(f, "PeerHello({})", facts.node),
-            Self::PeerFrames { from, frames } => {
+            Self::Peer(peer) => peer.fmt(f),
+            Self::Look(_) => f.write_str("Look"),
+            Self::Stop => f.write_str("Stop"),
+        }
+    }
+}
+
+impl fmt::Debug for PeerEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hello(facts) => write!(f, "PeerHello({})", facts.node),
+            Self::Frames { from, frames } => {
                 write!(f, "PeerFrames({from}, {})", frames.len())
             }
-            Self::PeerUnreachable { node } => write!(f, "PeerUnreachable({node})"),
+            Self::Unreachable { node } => write!(f, "PeerUnreachable({node})"),
             Self::SnapshotSent { to, finished, .. } => {
                 write!(f, "SnapshotSent({to}, {finished})")
             }
             Self::SnapshotReceived { received, .. } => {
                 write!(f, "SnapshotReceived({})", received.manifest.file)
             }
-            Self::RemovedByPeer { by } => write!(f, "RemovedByPeer({by})"),
-            Self::Look(_) => f.write_str("Look"),
-            Self::Stop => f.write_str("Stop"),
+            Self::Removed { by } => write!(f, "RemovedByPeer({by})"),
         }
     }
 }

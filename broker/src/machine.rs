@@ -2,8 +2,8 @@
 //!
 //! The only writer of the shared state. Readers hold it for one page only, so a command waits for
 //! microseconds at the most. An entry that cannot be decoded ends the process: a replica that skips
-//! a committed command is no replica any more. A level of commands that this release does not know is
-//! an error, with nothing applied.
+//! a committed command is no replica any more. A level of commands that this release does not know
+//! is an error, with nothing applied.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

@@ -21,7 +21,7 @@ use crate::leader::{self, LeaderTerm, Now, Token, Work};
 use crate::machine::{Done, StateMachine};
 use crate::mint::Mint;
 use crate::output::Output;
-use crate::replica::{self, Input, Progress, Proposal, Replica, Standing, Transfer};
+use crate::replica::{self, Input, Progress, Proposal, Replica, Standing};
 use crate::request::{Leader, Refusal};
 use crate::session::peers::Nobody;
 use crate::store::{Fault, LogStore};
@@ -238,30 +238,7 @@ impl Master {
             match event {
                 Event::Look(look) => (look.0)(self),
                 Event::Stop => self.begin_to_stop(now),
-                Event::PeerHello(facts) => {
-                    self.peers.heard(facts.node, now.monotonic);
-                    let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-                    self.peers.tell(facts, &state);
-                }
-                Event::PeerFrames { from, mut frames } => {
-                    self.peers.heard(from, now.monotonic);
-                    self.peers.messages.append(&mut frames);
-                }
-                Event::PeerUnreachable { node } => self.peers.unreachable.push(node),
-                Event::SnapshotSent {
-                    to,
-                    index,
-                    finished,
-                } => self.peers.transfers.push(Transfer {
-                    to,
-                    index,
-                    finished,
-                }),
-                Event::SnapshotReceived { received, taken } => {
-                    self.peers.received.push(*received);
-                    self.outputs.push(Output::SnapshotTaken { to: taken });
-                }
-                Event::RemovedByPeer { by } => self.removed_by(Some(by)),
+                Event::Peer(peer) => self.take_peer(peer, now),
                 Event::Call { .. } if self.leader.is_some() => {
                     rest.extend(self.judge_seats(event));
                 }

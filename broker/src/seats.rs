@@ -5,7 +5,8 @@
 //! a leader began and did not live to finish goes on under the next one. One step at a time, a
 //! learner always first, and never one that would leave fewer answering voters than a majority.
 
-use mete_state::{Master, Seat};
+use mete_state::command::SetMaster;
+use mete_state::{Command, Master, Seat};
 
 use crate::replica::membership::{Change, Members};
 
@@ -212,6 +213,54 @@ fn step_of(facts: &Facts<'_>, master: &Master) -> Option<Step> {
     }
     let safe = facts.with(node).holds();
     safe.then_some(Step::Change(Change::Promote(node)))
+}
+
+/// What a master says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said<'a> {
+    /// Its node id.
+    pub node: u64,
+    /// Where it is dialled; empty where that is not known.
+    pub address: &'a str,
+    /// The highest level its release knows.
+    pub level: u32,
+}
+
+/// Records that are not true any more: addresses, and a level that all members know. `level` is the
+/// one that the state has; `said` holds the leader's own word too.
+#[must_use]
+pub fn corrections(facts: &Facts<'_>, said: &[Said<'_>], level: u32) -> Vec<Command> {
+    let record = |node: u64| facts.masters.iter().find(|master| master.node == node);
+    let corrected = |said: &Said<'_>| {
+        let record = record(said.node);
+        let own = said.node == facts.own && facts.members.has(said.node);
+        let (is_new, moved) = match record {
+            None => (own, false),
+            Some(record) => (false, record.address != said.address),
+        };
+        // Nothing but the address: an operator's change of the seat may be on its way.
+        (!said.address.is_empty() && (is_new || moved)).then(|| {
+            Command::SetMaster(SetMaster {
+                node: said.node,
+                address: Some(said.address.to_owned()),
+                seat: is_new.then_some(Seat::Voter),
+                replaces: None,
+                actor: format!("master {}", said.node),
+            })
+        })
+    };
+    let mut commands: Vec<Command> = said.iter().filter_map(corrected).collect();
+    let members = facts.members.voters.iter().chain(&facts.members.learners);
+    let levels = members.map(|node| {
+        // One that has not said what it knows may be of the oldest release.
+        let said = said.iter().find(|said| said.node == *node);
+        said.map_or(0, |said| said.level)
+    });
+    let known = levels.min().unwrap_or(0);
+    if known > level {
+        commands.push(Command::RaiseLevel { level: known });
+    }
+    commands
 }
 
 /// Says why a master may not be taken out now. Those already on their way out do not count.

@@ -222,14 +222,7 @@ impl LeaderTerm {
             Event::StreamDrained { stream } => self.stream_drained(stream, state),
             Event::StreamClosed { stream } => self.stream_closed(stream, state, now),
             // The loop's own.
-            Event::PeerHello(_)
-            | Event::PeerFrames { .. }
-            | Event::PeerUnreachable { .. }
-            | Event::SnapshotSent { .. }
-            | Event::SnapshotReceived { .. }
-            | Event::RemovedByPeer { .. }
-            | Event::Look(_)
-            | Event::Stop => {}
+            Event::Peer(_) | Event::Look(_) | Event::Stop => {}
         }
     }
 
@@ -424,12 +417,7 @@ pub(crate) fn refuse_event(event: Event, why: &Refusal) -> Option<Output> {
         | Event::AgentClosed { .. }
         | Event::StreamDrained { .. }
         | Event::StreamClosed { .. }
-        | Event::PeerHello(_)
-        | Event::PeerFrames { .. }
-        | Event::PeerUnreachable { .. }
-        | Event::SnapshotSent { .. }
-        | Event::SnapshotReceived { .. }
-        | Event::RemovedByPeer { .. }
+        | Event::Peer(_)
         | Event::Look(_)
         | Event::Stop => None,
     }
@@ -447,12 +435,7 @@ pub(crate) fn may_be_held(event: &Event) -> bool {
         | Event::AgentClosed { .. }
         | Event::StreamDrained { .. }
         | Event::StreamClosed { .. }
-        | Event::PeerHello(_)
-        | Event::PeerFrames { .. }
-        | Event::PeerUnreachable { .. }
-        | Event::SnapshotSent { .. }
-        | Event::SnapshotReceived { .. }
-        | Event::RemovedByPeer { .. }
+        | Event::Peer(_)
         | Event::Look(_)
         | Event::Stop => false,
     }

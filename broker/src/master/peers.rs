@@ -2,22 +2,23 @@
 //! dialled, and what goes to and comes from the network in a turn.
 //!
 //! Soft: everything here may be lost. What the seats shall be stands in the state, what they are in
-//! the log's membership; this room only gathers the facts that [`crate::seats`] decides from.
+//! the log's membership; [`crate::seats`] decides. This room gathers the facts for it, and carries
+//! out what it says.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use mete_model::Code;
-use mete_state::command::SetMaster;
-use mete_state::{Command, Seat, State, Verdict};
+use mete_state::{Command, State, Verdict};
 
 use super::Master;
-use crate::event::{Monotonic, PeerFacts};
+use crate::event::{Event, Monotonic, PeerEvent, PeerFacts};
 use crate::leader::Now;
 use crate::output::Output;
 use crate::replica::membership::Change;
 use crate::replica::{Input, Outgoing, Received, Transfer};
 use crate::request::{OperatorAction, Refusal, Reply, Request};
-use crate::seats::{self, Facts, Peer, Step};
+use crate::seats::{self, Facts, Peer, Said, Step};
 use crate::session::peers::Outlet;
 
 /// A master that was not heard for so long does not count as answering. Ten of its heartbeats.
@@ -60,10 +61,10 @@ pub(super) struct Peers {
     look_again: Monotonic,
     mark: Mark,
     changing_since: Option<Monotonic>,
-    pub(super) messages: Vec<Vec<u8>>,
-    pub(super) unreachable: Vec<u64>,
-    pub(super) transfers: Vec<Transfer>,
-    pub(super) received: Vec<Received>,
+    messages: Vec<Vec<u8>>,
+    unreachable: Vec<u64>,
+    transfers: Vec<Transfer>,
+    received: Vec<Received>,
     change: Option<Change>,
     hand_over_to: Option<u64>,
     /// A member says that this master was taken out.
@@ -100,12 +101,12 @@ impl Peers {
         self.outlet.send(outgoing);
     }
 
-    pub(super) fn heard(&mut self, node: u64, at: Monotonic) {
+    fn heard(&mut self, node: u64, at: Monotonic) {
         self.heard.insert(node, at);
     }
 
     /// One that nobody has named yet may join: a few of them are remembered.
-    pub(super) fn tell(&mut self, facts: PeerFacts, state: &State) {
+    fn tell(&mut self, facts: PeerFacts, state: &State) {
         let unnamed = |node: &u64| state.master(*node).is_none();
         let room = self.told.keys().filter(|node| unnamed(node)).count() < MOST_UNNAMED;
         if room || !unnamed(&facts.node) || self.told.contains_key(&facts.node) {
@@ -256,9 +257,7 @@ impl Master {
         let own = self.replica.identity().node;
         let advertised = self.advertised.clone();
         let state = self.shared_state();
-        let state = state
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = state.read().unwrap_or_else(PoisonError::into_inner);
         self.peers.look_at_addresses(&state, own, &advertised);
         if self.leader.is_none() {
             self.peers.mark = Mark::default();
@@ -277,9 +276,13 @@ impl Master {
             None => Some(now.monotonic),
             since => since,
         };
-        let commands = self.corrections(&state);
+        let level = state.level();
         drop(state);
-        let step = self.read_seats(seats::next_step);
+        let said = self.said();
+        let (commands, step) = self.read_seats(|facts| {
+            let commands = seats::corrections(facts, &said, level);
+            (commands, seats::next_step(facts))
+        });
         let forget = match step {
             Some(Step::Change(change)) => {
                 self.peers.change = Some(change);
@@ -296,9 +299,7 @@ impl Master {
             None => None,
         };
         let state = self.shared_state();
-        let state = state
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = state.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(leader) = &mut self.leader {
             for command in commands.into_iter().chain(forget) {
                 leader.log_own(command, &state, now);
@@ -306,51 +307,24 @@ impl Master {
         }
     }
 
-    /// Records that are not true any more: addresses, and a level that all masters know.
-    fn corrections(&self, state: &State) -> Vec<Command> {
-        let own = self.replica.identity().node;
-        let told = self.peers.told.values();
-        let said = told.map(|told| (told.node, told.address.as_str()));
-        let own_address = (own, self.advertised.as_str());
-        let mut commands: Vec<Command> = said
-            .chain([own_address])
-            .filter(|(_, address)| !address.is_empty())
-            .filter_map(|(node, address)| {
-                let record = state.master(node);
-                let is_new = record.is_none() && node == own && self.replica.members().has(node);
-                let moved = record.is_some_and(|record| record.address != address);
-                (is_new || moved).then(|| {
-                    // Nothing but the address: an operator's change may be on its way.
-                    Command::SetMaster(SetMaster {
-                        node,
-                        address: Some(address.to_owned()),
-                        seat: is_new.then_some(Seat::Voter),
-                        replaces: None,
-                        actor: format!("master {node}"),
-                    })
-                })
-            })
-            .collect();
-        let members = self.replica.members();
-        let others = members.voters.iter().chain(&members.learners);
-        let levels = others.filter(|node| **node != own).map(|node| {
-            // One that has not said what it knows may be of the oldest release.
-            self.peers.told(*node).map_or(0, |told| told.level)
+    /// What every master that is known says of itself, this one included.
+    fn said(&self) -> Vec<Said<'_>> {
+        let others = self.peers.told.values().map(|told| Said {
+            node: told.node,
+            address: &told.address,
+            level: told.level,
         });
-        let known = levels.chain([self.level]).min().unwrap_or(0);
-        if known > state.level() {
-            commands.push(Command::RaiseLevel { level: known });
-        }
-        commands
+        let own = Said {
+            node: self.replica.identity().node,
+            address: &self.advertised,
+            level: self.level,
+        };
+        others.chain([own]).collect()
     }
 
     /// Calls about the masters themselves that must not go on as they are: refused, or carried out
     /// here. Gives back what goes on.
-    pub(super) fn judge_seats(
-        &mut self,
-        event: crate::event::Event,
-    ) -> Option<crate::event::Event> {
-        use crate::event::Event;
+    pub(super) fn judge_seats(&mut self, event: Event) -> Option<Event> {
         let Event::Call {
             request:
                 Request::Operator {
@@ -481,8 +455,38 @@ impl Master {
         }
     }
 
+    /// Takes in what happened between this master and another one.
+    pub(super) fn take_peer(&mut self, event: PeerEvent, now: Now) {
+        match event {
+            PeerEvent::Hello(facts) => {
+                self.peers.heard(facts.node, now.monotonic);
+                let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+                self.peers.tell(facts, &state);
+            }
+            PeerEvent::Frames { from, mut frames } => {
+                self.peers.heard(from, now.monotonic);
+                self.peers.messages.append(&mut frames);
+            }
+            PeerEvent::Unreachable { node } => self.peers.unreachable.push(node),
+            PeerEvent::SnapshotSent {
+                to,
+                index,
+                finished,
+            } => self.peers.transfers.push(Transfer {
+                to,
+                index,
+                finished,
+            }),
+            PeerEvent::SnapshotReceived { received, taken } => {
+                self.peers.received.push(*received);
+                self.outputs.push(Output::SnapshotTaken { to: taken });
+            }
+            PeerEvent::Removed { by } => self.removed_by(Some(by)),
+        }
+    }
+
     /// A member says that this master was taken out of the cluster, or its own log does.
-    pub(super) fn removed_by(&mut self, by: Option<u64>) {
+    fn removed_by(&mut self, by: Option<u64>) {
         let own = self.replica.identity().node;
         if self.leader.is_some() || std::mem::replace(&mut self.peers.removed, true) {
             return;

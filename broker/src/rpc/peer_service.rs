@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::refusal::to_status;
 use super::status;
-use crate::event::{Event, PeerFacts};
+use crate::event::{Event, PeerEvent, PeerFacts};
 use crate::handle::Handle;
 use crate::session::peers::{Arrivals, Arriving, Offer};
 
@@ -138,13 +138,14 @@ impl PeerService for Peers {
         };
         let facts = self.admit(Some(hello)).await?;
         let from = facts.node;
-        self.tell(Event::PeerHello(facts)).await?;
+        self.tell(Event::Peer(PeerEvent::Hello(facts))).await?;
         while let Some(message) = incoming.message().await? {
             match message.message {
                 Some(Message::Frames(frames)) => {
                     self.check_left(from)?;
                     let frames = frames.frames.iter().map(|frame| frame.to_vec()).collect();
-                    self.tell(Event::PeerFrames { from, frames }).await?;
+                    self.tell(Event::Peer(PeerEvent::Frames { from, frames }))
+                        .await?;
                 }
                 Some(Message::Hello(_)) => {
                     return Err(status::invalid_field("hello", "a second one"));

@@ -182,6 +182,50 @@ fn an_address_is_answered_again_only_for_one_that_never_held_the_log() {
 }
 
 #[test]
+fn an_address_is_corrected_alone_and_the_level_is_what_all_members_know() {
+    let mut masters = voters(&[2, 3]);
+    masters[0].seat = Seat::Leaving;
+    let all = members(&[1, 2], &[3]);
+    let facts = Facts {
+        own: 1,
+        masters: &masters,
+        members: &all,
+        peers: &[],
+        stuck: false,
+    };
+    let say = |node, address, level| Said {
+        node,
+        address,
+        level,
+    };
+    let set = |node, address: &str, seat| {
+        Command::SetMaster(SetMaster {
+            node,
+            address: Some(address.to_owned()),
+            seat,
+            replaces: None,
+            actor: format!("master {node}"),
+        })
+    };
+    // The leader names itself; one that has moved stays on its way out; a stranger names nobody.
+    let said = [
+        say(2, "new:1", 5),
+        say(3, "m3:7443", 4),
+        say(9, "x:1", 9),
+        say(1, "m1:7443", 6),
+    ];
+    let expected = [
+        set(2, "new:1", None),
+        set(1, "m1:7443", Some(Seat::Voter)),
+        Command::RaiseLevel { level: 4 },
+    ];
+    assert_eq!(corrections(&facts, &said, 3), expected);
+    // One member that has said nothing holds the level where it is.
+    let quiet = [say(3, "m3:7443", 4), say(1, "", 6)];
+    assert_eq!(corrections(&facts, &quiet, 3), []);
+}
+
+#[test]
 fn a_change_left_open_is_settled_when_nobody_else_does() {
     let masters = voters(&[1, 2]);
     let open = Members {

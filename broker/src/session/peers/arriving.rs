@@ -8,7 +8,7 @@ use mete_model::{Code, Span};
 use tokio::sync::oneshot;
 
 use super::transfer::PIECE;
-use crate::event::Event;
+use crate::event::{Event, PeerEvent};
 use crate::handle::Handle;
 use crate::replica::Received;
 use crate::request::Refusal;
@@ -200,7 +200,7 @@ impl Arrivals {
             manifest,
             message: offer.announcement,
         });
-        let event = Event::SnapshotReceived { received, taken };
+        let event = Event::Peer(PeerEvent::SnapshotReceived { received, taken });
         self.handle.send_patiently(event).await?;
         let ending = |_| Refusal::new(Code::NoLeader, "this master is ending");
         done.await.map_err(ending)

@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic_types::StatusExt as _;
 
 use super::{Frames, MESSAGE_BYTES, Way};
-use crate::event::Event;
+use crate::event::{Event, PeerEvent};
 
 /// Between two attempts at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -64,13 +64,13 @@ pub(super) async fn keep(
         };
         frames.clear();
         let event = match ended {
-            Ended::Removed => Event::RemovedByPeer { by: to },
+            Ended::Removed => PeerEvent::Removed { by: to },
             Ended::Lost(why) => {
                 tracing::debug!(to, address = %dialled, why, "connection to a master ended");
-                Event::PeerUnreachable { node: to }
+                PeerEvent::Unreachable { node: to }
             }
         };
-        if way.handle.send_patiently(event).await.is_err() {
+        if way.handle.send_patiently(Event::Peer(event)).await.is_err() {
             return;
         }
         if begun.elapsed() >= GOOD {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{MESSAGE_BYTES, Way};
-use crate::event::Event;
+use crate::event::{Event, PeerEvent};
 use crate::store::{Manifest, SnapshotSource};
 
 /// The most content of one message.
@@ -46,11 +46,11 @@ pub(super) async fn send(way: Way, snapshot: Snapshot) {
     // An ended loop needs no telling.
     drop(
         handle
-            .send_patiently(Event::SnapshotSent {
+            .send_patiently(Event::Peer(PeerEvent::SnapshotSent {
                 to,
                 index,
                 finished,
-            })
+            }))
             .await,
     );
 }
