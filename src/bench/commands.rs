@@ -19,7 +19,6 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
                 agents: flags.agents,
                 tasks,
                 masters: flags.master_count,
-                state_directory: None,
             };
             launches::run(size).await?.print("BenchLaunches", style)
         }

@@ -8,7 +8,7 @@
 
 mod etcd;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,9 @@ use mete_proto::dial::{Dial, TcpDial};
 use mete_proto::framework::v1 as wire;
 use mete_proto::framework::v1::framework_service_client::FrameworkServiceClient;
 use tonic::transport::Channel;
-use uuid::Uuid;
 
 use super::masters::Masters;
-use super::{Figures, decimal, percentile, usage};
+use super::{Figures, Home, decimal, percentile, usage};
 use crate::cli::support::error::{CliError, Outcome};
 use etcd::Etcd;
 
@@ -62,21 +61,15 @@ pub async fn run(size: Size) -> Outcome<Figures> {
             "--clients is within 1 to 4096, --rounds and --seconds start at 1",
         ));
     }
-    let name = format!("mete-bench-{}", Uuid::new_v4().simple());
-    let home = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&home)
-        .map_err(|error| CliError::new(Code::File, format!("make {}: {error}", home.display())))?;
-    let measured = measure(size, home.clone()).await;
-    // Temporary all of it.
-    let _ = std::fs::remove_dir_all(&home);
-    measured
+    let home = Home::make()?;
+    measure(size, &home.0).await
 }
 
-async fn measure(size: Size, home: PathBuf) -> Outcome<Figures> {
-    let masters = Masters::start(&home, MEMBERS).await?;
+async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
+    let masters = Masters::start(home, MEMBERS).await?;
     masters.make_role().await?;
     let ours = Ours::connect(&masters, size.clients).await?;
-    let theirs = Theirs::start(&home, size.clients).await?;
+    let theirs = Theirs::start(home, size.clients).await?;
     let term = masters.settled().await?;
     let (mut own, mut other, mut ratios) = (Round::default(), Round::default(), Vec::new());
     for _ in 0..size.rounds {

@@ -8,7 +8,7 @@
 //! before may have been touched.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,10 @@ use mete_model::Code;
 use mete_model::task::FakeTask;
 use mete_sdk::store::Write;
 use mete_sdk::{Claim, Session, SessionConfig, TaskSpec};
-use uuid::Uuid;
 
 use super::masters::{Fakes, Masters};
 use super::subject::Subject;
-use super::{Figures, decimal, percentile, usage};
+use super::{Figures, Home, decimal, percentile, usage};
 use crate::cli::support::error::{CliError, Outcome};
 use crate::daemon::batch::from_sdk;
 
@@ -52,19 +51,13 @@ pub async fn run(size: Size) -> Outcome<Figures> {
             "--rounds and --agents start at 1, --masters is 3, 5 or 7",
         ));
     }
-    let name = format!("mete-bench-{}", Uuid::new_v4().simple());
-    let home = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&home)
-        .map_err(|error| CliError::new(Code::File, format!("make {}: {error}", home.display())))?;
-    let measured = measure(size, home.clone()).await;
-    // Temporary all of it.
-    let _ = std::fs::remove_dir_all(&home);
-    measured
+    let home = Home::make()?;
+    measure(size, &home.0).await
 }
 
-async fn measure(size: Size, home: PathBuf) -> Outcome<Figures> {
+async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
     let count = usize::try_from(size.masters).unwrap_or(usize::MAX);
-    let mut masters = Masters::start(&home, count).await?;
+    let mut masters = Masters::start(home, count).await?;
     masters.make_role().await?;
     let _fakes = Fakes::start(&masters, size.agents, FakeTask::default()).await?;
     let all = masters.addresses.clone();

@@ -10,7 +10,7 @@
 //! never has the memory of thousands of simulated ones. It joins the same cluster: while processes
 //! start on it the simulated agents are connected, their tasks run and their beacons go on.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,10 @@ use mete_model::task::FakeTask;
 use mete_proto::admin::v1::{GetRaftRequest, GetStatusRequest};
 use mete_sdk::{Claim, TaskSpec};
 use tokio::process::{Child, Command};
-use uuid::Uuid;
 
 use super::masters::{Fakes, Masters};
 use super::subject::{Start, Subject};
-use super::{Figures, decimal, percentile, resident_mib};
+use super::{Figures, Home, decimal, percentile, resident_mib};
 use crate::cli::support::client::{Cluster, admin};
 use crate::cli::support::error::{CliError, Outcome};
 use crate::daemon::dev::{DevCluster, Settings};
@@ -61,8 +60,6 @@ pub struct Size {
     pub tasks: u32,
     /// Masters: one in this process, or several as processes of their own.
     pub masters: u32,
-    /// Where the master keeps its state; `None` = a temporary directory.
-    pub state_directory: Option<PathBuf>,
 }
 
 /// Measures.
@@ -78,20 +75,10 @@ pub async fn run(size: Size) -> Outcome<Figures> {
     if size.masters.is_multiple_of(2) || size.masters > 7 {
         return Err(super::usage("--masters is 1, 3, 5 or 7"));
     }
-    let (home, temporary) = match size.state_directory.clone() {
-        Some(home) => (home, false),
-        None => {
-            let name = format!("mete-bench-{}", Uuid::new_v4().simple());
-            (std::env::temp_dir().join(name), true)
-        }
-    };
+    let home = Home::make()?;
     let mut figures = Figures::default();
-    let measured = measure(&size, &home, &mut figures).await;
-    if temporary {
-        // What is left of it is in a temporary directory.
-        let _ = std::fs::remove_dir_all(&home);
-    }
-    measured.map(|()| figures)
+    measure(&size, &home.0, &mut figures).await?;
+    Ok(figures)
 }
 
 /// What is measured on.

@@ -3,8 +3,11 @@
 //! Every bench prints what it measured and under which conditions; none of them passes or fails by
 //! its numbers.
 
+use std::path::PathBuf;
+
 use mete_model::Code;
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use crate::cli::support::error::{CliError, Outcome};
 use crate::cli::support::print::{Format, Style, print_one};
@@ -63,6 +66,29 @@ fn shown(value: &Value) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A directory of its own for one bench, gone with it.
+#[derive(Debug)]
+struct Home(PathBuf);
+
+impl Home {
+    fn make() -> Outcome<Self> {
+        let name = format!("mete-bench-{}", Uuid::new_v4().simple());
+        let path = std::env::temp_dir().join(name);
+        let failed = |error: std::io::Error| {
+            CliError::new(Code::File, format!("make {}: {error}", path.display()))
+        };
+        std::fs::create_dir_all(&path).map_err(failed)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // What is left of it is in a temporary directory.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A measured number with two decimals: figures of a bench may be decimal.

@@ -20,7 +20,7 @@ use mete_model::Code;
 use mete_proto::internal::v1::CheckpointRun;
 use uuid::Uuid;
 
-use super::{Figures, decimal, percentile};
+use super::{Figures, Home, decimal, percentile};
 use crate::cli::support::error::{CliError, Outcome};
 
 /// What is started: it ends at once.
@@ -48,17 +48,15 @@ pub async fn run(size: Size) -> Outcome<Figures> {
         return Err(super::usage("--starts and --at-once are within 1 to 10000"));
     }
     let name = format!("bench-{}", Uuid::new_v4().simple());
-    let home = std::env::temp_dir().join(format!("mete-{name}"));
+    let home = Home::make()?;
     let records = part::run_directory_in_memory(&part::runtime_directory(), &name);
-    std::fs::create_dir_all(&home).map_err(|error| failed("make", &home, &error))?;
     let part = PartLimits::default();
     let isolation = Arc::new(Isolation::probe("/proc".as_ref(), None, &name, part));
-    let measured = match Bench::open(&home, &records, Arc::clone(&isolation)) {
+    let measured = match Bench::open(&home.0, &records, Arc::clone(&isolation)) {
         Ok(mut bench) => bench.measure(size).await,
         Err(error) => Err(error),
     };
     // Temporary all of it; the last shims may still be leaving their cgroup.
-    let _ = std::fs::remove_dir_all(&home);
     let _ = std::fs::remove_dir_all(&records);
     let until = Instant::now() + Duration::from_secs(5);
     while !isolation.remove_top() && Instant::now() < until {
