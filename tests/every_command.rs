@@ -276,6 +276,12 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
             Kind("BenchNode"),
         ),
         (
+            "bench snapshot",
+            vec!["--tasks", "200"],
+            0,
+            Kind("BenchSnapshot"),
+        ),
+        (
             "bench replay",
             vec!["--nodes", &made.nodes, "--pods", &made.pods],
             0,

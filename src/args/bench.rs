@@ -19,6 +19,8 @@ pub enum Bench {
     Node(Node),
     /// A real cluster's nodes and tasks through master, allocator and SDK in virtual time
     Replay(Replay),
+    /// How long a snapshot of a large state stops the loop, beside a whole copy
+    Snapshot(Snapshot),
 }
 
 /// `bench launches`.
@@ -50,6 +52,14 @@ pub struct Allocator {
     /// Rounds that are timed
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub rounds: u32,
+}
+
+/// `bench snapshot`.
+#[derive(Clone, Debug, Args)]
+pub struct Snapshot {
+    /// Running tasks in the state
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub tasks: u32,
 }
 
 /// `bench commit`.

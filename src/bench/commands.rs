@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{allocator, commit, failover, launches, node, replay};
+use super::{allocator, commit, failover, launches, node, replay, snapshot};
 use crate::args::bench::Bench;
 use crate::cli::support::error::Outcome;
 use crate::cli::support::print::Style;
@@ -55,6 +55,7 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
             };
             node::run(size).await?.print("BenchNode", style)
         }
+        Bench::Snapshot(flags) => snapshot::run(flags.tasks)?.print("BenchSnapshot", style),
         Bench::Replay(flags) => replay::run(&flags)?.print("BenchReplay", style),
     }
 }

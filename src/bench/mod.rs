@@ -20,6 +20,7 @@ pub mod launches;
 mod masters;
 pub mod node;
 pub mod replay;
+pub mod snapshot;
 mod subject;
 
 /// Figures of one bench, in the order they are shown.

@@ -306,7 +306,7 @@ mod tests {
         batch:start,submit,run,list,show,logs,wait,cancel run submit ps logs status top why \
         events node:list,show,rm framework:list,show,set,rm offer:list,show,rescind \
         task:list,show,kill,logs quota:tree,set,rm admin:raft,member \
-        bench:launches,allocator,commit,failover,node,replay \
+        bench:launches,allocator,commit,failover,node,replay,snapshot \
         context:list,use,set,show,rm config:default,show,validate completion man help version";
 
     #[test]

@@ -199,6 +199,11 @@ const OBJECTS: &[(&str, &str)] = &[
          over_p99_ms:number ratio_p50:number ratio_p99:number at_once_ratio:number ...",
     ),
     (
+        "bench_snapshot",
+        "name:text tasks:int taken_ms:number copy_ms:number copy_over_taken:number \
+         longest_command_before_ms:number longest_command_held_ms:number ...",
+    ),
+    (
         "bench_replay",
         "name:text tasks:int placed:int waiting_with_reason:int waiting_without_reason:int \
          invariant_violations:int cpu_rate:number memory_rate:number gpu_rate:number \
@@ -215,6 +220,7 @@ const KINDS: &[(&str, &str)] = &[
     ("BenchLaunches", "bench_launches"),
     ("BenchNode", "bench_node"),
     ("BenchReplay", "bench_replay"),
+    ("BenchSnapshot", "bench_snapshot"),
     ("CancelledJobs", "verdict"),
     ("ClaimList", "claim"),
     ("CodeList", "code"),
