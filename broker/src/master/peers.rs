@@ -156,6 +156,7 @@ impl Peers {
         let said = self
             .told
             .values()
+            .filter(|told| !told.address.is_empty())
             .map(|told| (told.node, told.address.clone()));
         let named = state
             .masters()
@@ -503,5 +504,49 @@ impl Master {
         if known && !members.changing && !members.voters.is_empty() && !members.has(own) {
             self.removed_by(None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::peers::Nobody;
+
+    fn says(node: u64, address: &str) -> PeerFacts {
+        PeerFacts {
+            node,
+            address: address.to_owned(),
+            version: String::new(),
+            level: 0,
+        }
+    }
+
+    #[test]
+    fn what_a_master_says_of_its_address_counts_before_the_record_unless_it_says_nothing() {
+        let named = [(1, "a:1"), (2, "b:1"), (3, "c:1")];
+        let named = named.map(|(node, address)| (node, address.to_owned()));
+        let state = State::founded(&BTreeMap::from(named));
+        let mut peers = Peers::new(Box::new(Nobody));
+        peers.tell(says(2, "moved:1"), &state);
+        peers.tell(says(3, ""), &state);
+
+        peers.look_at_addresses(&state, 1, "own:1");
+
+        let addresses = [1, 2, 3].map(|node| peers.address(node));
+        assert_eq!(addresses, [Some("own:1"), Some("moved:1"), Some("c:1")]);
+    }
+
+    #[test]
+    fn only_a_few_that_nobody_has_named_are_remembered() {
+        let state = State::founded(&BTreeMap::from([(1, "a:1".to_owned())]));
+        let mut peers = Peers::new(Box::new(Nobody));
+        for node in 2..1_000 {
+            peers.tell(says(node, "x:1"), &state);
+        }
+        // One that is named has its place all the same.
+        peers.tell(says(1, "a:2"), &state);
+
+        assert_eq!(peers.told.len(), MOST_UNNAMED + 1);
+        assert!(peers.told(1).is_some());
     }
 }
