@@ -6,7 +6,6 @@ use mete_state::command::HeldRun;
 
 use super::world::*;
 use crate::event::Event;
-use crate::request::FrameworkAction;
 use crate::session::OUTBOX_BYTES;
 
 /// As much as an outbox holds: nothing that is persisted finds room behind it.
@@ -29,22 +28,6 @@ fn conditions(heard: &[wire::Event]) -> Vec<(u64, wire::AgentCondition)> {
         _ => None,
     });
     told.collect()
-}
-
-/// A run "t" that is acknowledged, so that nothing but its agent's condition is ever owed.
-fn running(world: &mut World) -> (Agent, Framework) {
-    let agent = world.agent("n1", 8000);
-    let mut framework = world.framework("f", &["a"]);
-    world.demand(&mut framework, vec![claim("c", "a", 1000, 1)]);
-    let offers = framework.offers();
-    world.accept(&mut framework, &[offers[0].0], vec![launch("t", "c", 1000)]);
-    world.status(&agent, framework.id, status("t", 1, TaskPhase::Running));
-    let items = vec![(run("t"), 1)];
-    world
-        .call(&mut framework, FrameworkAction::Acknowledge { items })
-        .unwrap();
-    framework.hears();
-    (agent, framework)
 }
 
 /// The agent is lost and comes back while nothing finds room.
@@ -73,7 +56,7 @@ fn drained(world: &mut World, framework: &Framework) -> Vec<wire::Event> {
 #[test]
 fn an_agent_that_is_ready_again_is_told_when_the_reader_has_caught_up() {
     let mut world = World::new();
-    let (agent, mut framework) = running(&mut world);
+    let (agent, mut framework) = world.running();
     let before = world.master.read_state(mete_state::State::revision);
     let _agent = goes_and_comes_back(&mut world, agent, &framework);
     assert_eq!(conditions(&framework.hears()), [], "there was no room");
@@ -109,7 +92,7 @@ fn an_agent_that_is_ready_again_is_told_when_the_reader_has_caught_up() {
 #[test]
 fn nothing_overtakes_what_is_to_be_told_again() {
     let mut world = World::new();
-    let (agent, framework) = running(&mut world);
+    let (agent, framework) = world.running();
     let agent = goes_and_comes_back(&mut world, agent, &framework);
     framework.hears();
     // The reader has caught up; the loop has not heard of it.
@@ -127,7 +110,7 @@ fn nothing_overtakes_what_is_to_be_told_again() {
 #[test]
 fn what_finds_no_room_a_second_time_is_told_later() {
     let mut world = World::new();
-    let (agent, framework) = running(&mut world);
+    let (agent, framework) = world.running();
     let _agent = goes_and_comes_back(&mut world, agent, &framework);
     framework.hears();
     // Full again at the very moment at which it is to be told.

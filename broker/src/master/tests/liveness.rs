@@ -318,16 +318,7 @@ fn a_process_that_comes_back_is_told_only_what_it_may_not_know() {
 #[test]
 fn an_agent_that_is_awaited_and_comes_back_is_told_to_the_frameworks_on_it() {
     let mut world = World::new();
-    let agent = world.agent("n1", 8000);
-    let mut framework = world.framework("f", &["a"]);
-    world.demand(&mut framework, vec![claim("c", "a", 1000, 1)]);
-    let offers = framework.offers();
-    world.accept(&mut framework, &[offers[0].0], vec![launch("t", "c", 1000)]);
-    world.status(&agent, framework.id, status("t", 1, TaskPhase::Running));
-    let items = vec![(run("t"), 1)];
-    world
-        .call(&mut framework, FrameworkAction::Acknowledge { items })
-        .unwrap();
+    let (agent, framework) = world.running();
 
     let mut world = world.restart();
     let (incarnation, seen) = (

@@ -163,6 +163,22 @@ impl World {
         self.milliseconds += milliseconds;
     }
 
+    /// A run "t" on node "n1" that is acknowledged, so that nothing but its agent's condition is
+    /// ever owed.
+    pub(super) fn running(&mut self) -> (Agent, Framework) {
+        let agent = self.agent("n1", 8000);
+        let mut framework = self.framework("f", &["a"]);
+        self.demand(&mut framework, vec![claim("c", "a", 1000, 1)]);
+        let offers = framework.offers();
+        self.accept(&mut framework, &[offers[0].0], vec![launch("t", "c", 1000)]);
+        self.status(&agent, framework.id, status("t", 1, TaskPhase::Running));
+        let items = vec![(run("t"), 1)];
+        self.call(&mut framework, FrameworkAction::Acknowledge { items })
+            .unwrap();
+        framework.hears();
+        (agent, framework)
+    }
+
     /// Lets time pass in ticks.
     pub(super) fn pass(&mut self, milliseconds: u64) {
         let end = self.milliseconds + milliseconds;
