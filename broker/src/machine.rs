@@ -150,9 +150,11 @@ fn restore(source: &mut dyn Read, knows: u32) -> Result<State, RestoreError> {
     let parts = format::PartsReader::new(source).map_while(|part| {
         let read = part.map_err(|error| RestoreError::Content(error.to_string()));
         // The first of all: nothing that a later release wrote is judged by this one's rules.
-        let judged = read.and_then(|part| match &part {
-            Part::Meta(meta) => Ok(known(meta.level, knows).map(|()| part)?),
-            _ => Ok(part),
+        let judged = read.and_then(|part| {
+            if let Part::Meta(meta) = &part {
+                known(meta.level, knows)?;
+            }
+            Ok(part)
         });
         judged.map_err(|error| failed = Some(error)).ok()
     });
