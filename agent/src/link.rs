@@ -36,6 +36,9 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// Longest wait for the answer to the first message: a master holds it up to 2 s.
 const WELCOME: Duration = Duration::from_secs(10);
 
+/// Masters that are kept of those that a leader names.
+const MOST_MASTERS: usize = 64;
+
 /// Largest message in either direction.
 const MOST_BYTES: usize = 4 << 20;
 
@@ -60,6 +63,49 @@ impl LinkSettings {
     #[must_use]
     pub fn new(masters: Vec<String>, dial: SharedDial) -> Self {
         Self { masters, dial }
+    }
+}
+
+/// Masters in the order in which they are tried: those that a leader has named, and behind them the
+/// given ones that it did not name.
+#[derive(Debug)]
+struct Masters {
+    given: Vec<String>,
+    known: Vec<String>,
+    turn: usize,
+}
+
+impl Masters {
+    fn new(given: Vec<String>) -> Self {
+        Self {
+            known: given.clone(),
+            given,
+            turn: 0,
+        }
+    }
+
+    fn next(&mut self) -> Option<String> {
+        let at = self.turn.checked_rem(self.known.len())?;
+        self.turn = self.turn.wrapping_add(1);
+        self.known.get(at).cloned()
+    }
+
+    /// What the leader has named; a master of an older release names none.
+    fn learn(&mut self, named: Vec<String>) {
+        let named = named.into_iter().take(MOST_MASTERS);
+        let mut known: Vec<String> = named.filter(|address| !address.is_empty()).collect();
+        if known.is_empty() {
+            return;
+        }
+        for given in &self.given {
+            if !known.contains(given) {
+                known.push(given.clone());
+            }
+        }
+        if known != self.known {
+            tracing::info!(masters = ?known, "the leader has named the masters");
+            self.known = known;
+        }
     }
 }
 
@@ -101,18 +147,19 @@ pub async fn link(
     mut from_driver: mpsc::Receiver<ToLink>,
 ) {
     let mut failures: u32 = 0;
-    let mut next_master: usize = 0;
+    let mut masters = Masters::new(settings.masters.clone());
     let mut redirect: Option<String> = None;
     let mut redirects: u32 = 0;
     loop {
-        let address = redirect.take().or_else(|| {
-            let at = next_master.checked_rem(settings.masters.len())?;
-            next_master = next_master.wrapping_add(1);
-            settings.masters.get(at).cloned()
-        });
+        let address = redirect.take().or_else(|| masters.next());
         let Some(address) = address else { return };
         let mut welcomed = false;
-        let stream = stream(&identity, &settings, &address, &to_driver, &mut from_driver);
+        let place = Place {
+            settings: &settings,
+            address: &address,
+            masters: &mut masters,
+        };
+        let stream = stream(&identity, place, &to_driver, &mut from_driver);
         let end = stream.await.unwrap_or_else(|(end, was_welcomed)| {
             welcomed = was_welcomed;
             end
@@ -178,14 +225,25 @@ async fn discarding<T>(
 
 type Ended = (End, bool);
 
+/// Where a stream is opened, and the masters that it may name.
+struct Place<'a> {
+    settings: &'a LinkSettings,
+    address: &'a str,
+    masters: &'a mut Masters,
+}
+
 /// One stream, from dialling to its end; whether it was welcomed comes with the end.
 async fn stream(
     identity: &Identity,
-    settings: &LinkSettings,
-    address: &str,
+    place: Place<'_>,
     to_driver: &mpsc::Sender<FromLink>,
     from_driver: &mut mpsc::Receiver<ToLink>,
 ) -> Result<End, Ended> {
+    let Place {
+        settings,
+        address,
+        masters,
+    } = place;
     let failed = |what: &str, error: &dyn std::fmt::Display| {
         tracing::debug!(address, %error, "{what}");
         (End::Later(None), false)
@@ -222,7 +280,7 @@ async fn stream(
                     }),
                     Err(_silence) => return Err((End::Later(None), welcomed)),
                 };
-                match receive(message, address) {
+                match receive(message, address, masters) {
                     Received::Events(events) => {
                         welcomed = welcomed
                             || events.iter().any(|event| matches!(event, Event::Welcome { .. }));
@@ -321,8 +379,12 @@ enum Received {
     End(End),
 }
 
-fn receive(message: MasterMessage, address: &str) -> Received {
+fn receive(message: MasterMessage, address: &str, masters: &mut Masters) -> Received {
     match message.message {
+        Some(master_message::Message::Welcome(mut welcome)) => {
+            masters.learn(std::mem::take(&mut welcome.masters));
+            Received::Events(wire::incoming(master_message::Message::Welcome(welcome)))
+        }
         Some(master_message::Message::Redirect(redirect)) => {
             // Sent elsewhere, or told to come later, is how things go; anything else is for people.
             let final_word = redirect.leader_address.is_empty() && redirect.retry_after_ms == 0;
@@ -352,5 +414,27 @@ fn receive(message: MasterMessage, address: &str) -> Received {
         }
         Some(master_message::Message::Beacon(_)) | None => Received::Events(Vec::new()),
         Some(other) => Received::Events(wire::incoming(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masters_that_a_leader_names_go_before_those_that_were_given() {
+        let mut masters = Masters::new(vec!["old".to_owned(), "a".to_owned()]);
+        assert_eq!(masters.next().as_deref(), Some("old"));
+        masters.learn(["a", "", "b", "c"].map(str::to_owned).to_vec());
+        let mut tried: Vec<String> = (0..4).filter_map(|_| masters.next()).collect();
+        tried.sort();
+        assert_eq!(tried, ["a", "b", "c", "old"], "each of them in turn");
+
+        masters.learn(Vec::new());
+        assert_eq!(masters.known, ["a", "b", "c", "old"], "nothing is no news");
+
+        masters.learn((0..1_000).map(|n| format!("m{n}")).collect());
+        assert_eq!(masters.known.len(), MOST_MASTERS + 2, "bounded");
+        assert_eq!(Masters::new(Vec::new()).next(), None);
     }
 }

@@ -464,8 +464,13 @@ impl Master {
         let (mint, advertised) = (self.mint.fork(), self.advertised.clone());
         let mut leader =
             LeaderTerm::begin(standing.term, self.timing, mint, advertised, &state, now);
+        leader.know_masters(self.peers.addresses());
         for (_, event) in std::mem::take(&mut self.held) {
-            leader.take(event, &state, now);
+            // Whoever asked has gone away, and may have been told elsewhere that nothing was done.
+            let is_left = matches!(&event, Event::Call { reply, .. } if reply.is_closed());
+            if !is_left {
+                leader.take(event, &state, now);
+            }
         }
         self.leader = Some(leader);
     }

@@ -169,6 +169,7 @@ impl World {
         let mut admin = self.running[&node].admin.clone();
         let request = admin::ListRequest {
             kind: admin::Kind::Role.into(),
+            local: true,
             ..admin::ListRequest::default()
         };
         let listed = admin.list(request).await.unwrap().into_inner();

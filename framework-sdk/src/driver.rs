@@ -26,6 +26,9 @@ use crate::wire;
 /// Redirects followed in a row before backing off: two masters may point at each other.
 const REDIRECTS_AT_ONCE: u32 = 3;
 
+/// Masters that are kept of those that a leader names.
+const MOST_MASTERS: usize = 64;
+
 /// Longest time to connect to one master.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
@@ -200,6 +203,7 @@ impl Driver {
             match message {
                 Wire::Subscribed(hello) => {
                     arrived.changes_only = hello.changes_only;
+                    self.masters.learn(&hello.masters);
                     subscribed = Some((self.identity_of(&hello)?, hello.known));
                 }
                 Wire::Snapshot(page) => add_page(&mut arrived, page).map_err(End::Over)?,
@@ -422,17 +426,20 @@ impl std::fmt::Display for End {
 }
 
 /// The masters in turn; one that was named by a redirect, or that served last, goes first.
+/// Those that a leader has named are tried before the given ones that it did not name.
 #[derive(Debug)]
 struct Masters {
+    given: Vec<String>,
     known: Vec<String>,
     turn: usize,
     preferred: Option<String>,
 }
 
 impl Masters {
-    fn new(known: Vec<String>) -> Self {
+    fn new(given: Vec<String>) -> Self {
         Self {
-            known,
+            known: given.clone(),
+            given,
             turn: 0,
             preferred: None,
         }
@@ -440,6 +447,21 @@ impl Masters {
 
     fn prefer(&mut self, address: String) {
         self.preferred = Some(address);
+    }
+
+    /// What the leader has named; a master of an older release names none.
+    fn learn(&mut self, named: &[String]) {
+        let named = named.iter().filter(|address| !address.is_empty());
+        let mut known: Vec<String> = named.take(MOST_MASTERS).cloned().collect();
+        if known.is_empty() {
+            return;
+        }
+        for given in &self.given {
+            if !known.contains(given) {
+                known.push(given.clone());
+            }
+        }
+        self.known = known;
     }
 
     fn next(&mut self) -> String {
@@ -463,5 +485,19 @@ mod tests {
         masters.prefer("c".to_owned());
         let tried: Vec<String> = (0..3).map(|_| masters.next()).collect();
         assert_eq!(tried, ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn masters_that_a_leader_names_are_tried_beside_those_that_were_given() {
+        let mut masters = Masters::new(vec!["old".to_owned(), "a".to_owned()]);
+        masters.learn(&["a", "", "b"].map(str::to_owned));
+        let mut tried: Vec<String> = (0..3).map(|_| masters.next()).collect();
+        tried.sort();
+        assert_eq!(tried, ["a", "b", "old"]);
+
+        masters.learn(&[]);
+        assert_eq!(masters.known, ["a", "b", "old"], "nothing is no news");
+        masters.learn(&(0..1_000).map(|n| format!("m{n}")).collect::<Vec<_>>());
+        assert_eq!(masters.known.len(), MOST_MASTERS + 2, "bounded");
     }
 }

@@ -26,6 +26,9 @@ mod group;
 
 use group::{Found, Group};
 
+/// How long an offer that finds nothing due is to stay away while a launch may still be refused.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// The label that says which kind a task of a pool is.
 pub(crate) const KIND: &str = "pool";
 
@@ -238,10 +241,14 @@ impl Framework for TaskPool {
                 group.started(index, run);
             }
         }
-        offers.decline(
-            "no task of the pool is due",
-            crate::Refuse::UntilDemandChanges,
-        );
+        // A launch that is refused later wants again what it wanted, and so changes no demand: what
+        // is hidden until demand changes would stay hidden.
+        let refuse = if self.groups.values().any(Group::may_be_refused) {
+            crate::Refuse::For(AGAIN)
+        } else {
+            crate::Refuse::UntilDemandChanges
+        };
+        offers.decline("no task of the pool is due", refuse);
         Ok(())
     }
 

@@ -237,7 +237,7 @@ impl Fakes {
         let (begun, client) = (Instant::now(), masters.client());
         while begun.elapsed() < PATIENCE {
             let call =
-                |channel| async move { admin(channel).get_status(GetStatusRequest {}).await };
+                |channel| async move { admin(channel).get_status(GetStatusRequest::default()).await };
             if let Ok(status) = client.call(call).await
                 && status
                     .nodes

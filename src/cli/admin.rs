@@ -32,7 +32,7 @@ pub async fn run(client: &Client, command: Command) -> Outcome {
 
 async fn raft(client: &Client) -> Outcome<GetRaftResponse> {
     let call = |channel| async move { admin(channel).get_raft(GetRaftRequest {}).await };
-    client.cluster.call(call).await
+    client.cluster.read(call).await
 }
 
 async fn transfer(client: &Client, to: Option<u64>) -> Outcome {

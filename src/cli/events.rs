@@ -62,7 +62,7 @@ pub async fn run(client: &Client, flags: Events) -> Outcome {
 async fn copy(client: &Client, request: &WatchRequest, printer: &mut Printer<'_>) -> Outcome {
     let mut stream = client
         .cluster
-        .call(|channel| {
+        .read(|channel| {
             let request = *request;
             async move { events(channel).watch(request).await }
         })

@@ -1,16 +1,21 @@
 //! `mete status`: the cluster on one screen.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use mete_model::Code;
 use mete_proto::admin::v1::object::Object as Content;
 use mete_proto::admin::v1::{Filter, GetStatusRequest, GetStatusResponse, Kind};
 use mete_proto::types::v1 as types;
 use serde_json::{Value, json};
 
-use super::support::client::{Client, admin};
+use super::support::client::{Client, Cluster, admin};
 use super::support::error::Outcome;
 use super::support::print::print_checked;
 use super::support::words;
+
+/// How long a leader is waited for before what any master has is shown.
+const LEADER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Nodes named below the figures at the most.
 const MOST_NAMED: usize = 5;
@@ -20,13 +25,17 @@ const MOST_NAMED: usize = 5;
 /// # Errors
 /// The refusal.
 pub async fn run(client: &Client) -> Outcome {
-    let call = |channel| async move { admin(channel).get_status(GetStatusRequest {}).await };
-    let status = client.cluster.call(call).await?;
+    let status = match ask(&client.cluster.within(LEADER_WITHIN), false).await {
+        // Without a leader any master shows what it has, and warns that nobody leads.
+        Err(error) if error.is(Code::NoLeader) => ask(&client.cluster, true).await?,
+        status => status?,
+    };
     let mut away = Vec::new();
-    if status
-        .nodes
-        .iter()
-        .any(|(state, count)| state != "ready" && *count > 0)
+    let nodes = &status.nodes;
+    if !status.leader_address.is_empty()
+        && nodes
+            .iter()
+            .any(|(state, count)| state != "ready" && *count > 0)
     {
         let states = vec!["unreachable".to_owned(), "recovering".to_owned()];
         let filter = Filter {
@@ -50,6 +59,14 @@ pub async fn run(client: &Client) -> Outcome {
         &text,
         &amiss(&status),
     )
+}
+
+async fn ask(cluster: &Cluster, local: bool) -> Outcome<GetStatusResponse> {
+    let call = |channel| async move {
+        let request = GetStatusRequest { local };
+        admin(channel).get_status(request).await
+    };
+    cluster.read(call).await
 }
 
 /// Wanted is a leader, every node ready (those given up apart), and nothing to warn of.
@@ -98,13 +115,17 @@ fn cluster(status: &GetStatusResponse) -> Vec<Line> {
         "{}   mete {}   revision {}",
         status.cluster_id, status.version, status.revision
     );
-    let masters = format!(
-        "{}   leader {} (term {}, {})",
-        status.masters,
-        status.leader_address,
-        status.term,
-        words::ago(status.leader_since_ms)
-    );
+    let masters = if status.leader_address.is_empty() {
+        format!("{}   no leader (term {})", status.masters, status.term)
+    } else {
+        format!(
+            "{}   leader {} (term {}, {})",
+            status.masters,
+            status.leader_address,
+            status.term,
+            words::ago(status.leader_since_ms)
+        )
+    };
     let nodes = status.nodes.iter();
     let nodes = counts(nodes.map(|(state, count)| (state, u64::from(*count))));
     vec![

@@ -77,8 +77,9 @@ pub async fn run(client: &Client, flags: &Top) -> Outcome {
 
 /// Asks the leader: four calls at the most, each of one page.
 async fn look(client: &Client) -> Outcome<Frame> {
-    let call = |channel| async move { admin(channel).get_status(GetStatusRequest {}).await };
-    let status = client.cluster.call(call).await?;
+    let call =
+        |channel| async move { admin(channel).get_status(GetStatusRequest::default()).await };
+    let status = client.cluster.read(call).await?;
     let (_, roles) = client.cluster.list(Kind::Role, Filter::default()).await?;
     let roles = roles.into_iter().filter_map(|object| {
         let Content::Role(role) = object.object? else {
@@ -119,7 +120,7 @@ async fn waiting(client: &Client, frame: &mut Frame) -> Outcome {
     };
     let page = client
         .cluster
-        .call(|channel| {
+        .read(|channel| {
             let request = request.clone();
             async move { admin(channel).list(request).await }
         })

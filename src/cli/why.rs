@@ -101,7 +101,7 @@ pub async fn ask(
     };
     client
         .cluster
-        .call(|channel| {
+        .read(|channel| {
             let request = request.clone();
             async move { explain(channel).explain(request).await }
         })

@@ -253,7 +253,7 @@ async fn why(cluster: &Cluster, job: &str) -> Outcome {
         nodes: false,
     };
     let answer = cluster
-        .call(|channel| {
+        .read(|channel| {
             let request = request.clone();
             async move { explain(channel).explain(request).await }
         })
@@ -356,7 +356,7 @@ async fn summary(cluster: &Cluster, job: &str, completed: u32, seconds: f64) -> 
     let status = cluster
         .call(|channel| async move {
             admin(channel)
-                .get_status(mete_proto::admin::v1::GetStatusRequest {})
+                .get_status(mete_proto::admin::v1::GetStatusRequest::default())
                 .await
         })
         .await?;

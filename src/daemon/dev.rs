@@ -318,7 +318,7 @@ impl DevCluster {
         loop {
             let began = Instant::now();
             let asked = asking.call(|channel| async move {
-                admin(channel).get_status(GetStatusRequest {}).await
+                admin(channel).get_status(GetStatusRequest::default()).await
             });
             tokio::select! {
                 error = self.failed() => return Err(error),

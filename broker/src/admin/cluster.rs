@@ -92,8 +92,15 @@ fn counters(master: &Master) -> BTreeMap<String, u64> {
 /// The cluster at a glance.
 ///
 /// # Errors
-/// `BUSY` when the loop does not get to it.
-pub async fn status(handle: &Handle, feed: &Feed) -> Result<wire::GetStatusResponse, Problem> {
+/// `NOT_LEADER` unless `local`; `BUSY` when the loop does not get to it.
+pub async fn status(
+    handle: &Handle,
+    feed: &Feed,
+    local: bool,
+) -> Result<wire::GetStatusResponse, Problem> {
+    if !local {
+        views::at_present(handle).await?;
+    }
     let now = handle.read(Loop::of).await?;
     let ready: Vec<_> = {
         let state = handle.state();
@@ -212,7 +219,7 @@ fn masters(master: &Master) -> wire::GetRaftResponse {
         let heard = master.heard_at(id).map(|at| now.since(at));
         wire::Master {
             id,
-            address: master.address_of(id).unwrap_or_default().to_owned(),
+            address: address_of(id, master, record),
             role: role_of(id, master, record).to_owned(),
             term: standing.term,
             applied: matched.unwrap_or(0),
@@ -246,6 +253,13 @@ fn masters(master: &Master) -> wire::GetRaftResponse {
         level: master.read_state(mete_state::State::level),
         cluster_id: uuid::Uuid::from_bytes(identity.cluster).to_string(),
     }
+}
+
+/// Where a master is dialled; one that has just been taken in stands in the state only.
+fn address_of(id: u64, master: &Master, record: Option<&mete_state::Master>) -> String {
+    let recorded = record.map(|record| record.address.as_str());
+    let known = master.address_of(id).or(recorded);
+    known.unwrap_or_default().to_owned()
 }
 
 fn role_of(id: u64, master: &Master, record: Option<&mete_state::Master>) -> &'static str {

@@ -5,7 +5,7 @@ use mete_proto::admin::v1 as wire;
 use mete_state::Change;
 
 use super::rows::{self, RoleSums};
-use super::{Feed, Problem, find, soft};
+use super::{Feed, Problem, find, soft, views};
 use crate::handle::Handle;
 
 /// Runs named as still being killed at the most.
@@ -22,6 +22,7 @@ pub async fn get(
     kind: wire::Kind,
     name: &str,
 ) -> Result<wire::GetResponse, Problem> {
+    views::at_present(handle).await?;
     if kind == wire::Kind::Offer {
         return offer(handle, name).await;
     }

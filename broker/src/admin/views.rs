@@ -19,6 +19,7 @@ use super::rows::{self, RoleSums, claim_key, task_key};
 use super::token::{self, After};
 use super::{Feed, Problem, soft};
 use crate::handle::Handle;
+use crate::request::{Reply, Request};
 
 /// Rows of one page at the most, whatever is asked.
 pub const MOST_ROWS: usize = 1_000;
@@ -44,7 +45,11 @@ pub async fn list(
     feed: &Feed,
     request: wire::ListRequest,
 ) -> Result<wire::ListResponse, Problem> {
+    let is_fresh = !request.local && request.page_token.is_empty();
     let (kind, filter, after, size) = read_request(request)?;
+    if is_fresh {
+        at_present(handle).await?;
+    }
     wait_for(feed, size.1).await?;
     let mut page = Page {
         filter,
@@ -99,6 +104,20 @@ fn read_request(request: wire::ListRequest) -> Result<Asked, Problem> {
         Some((kind, filter, after?, (size, request.min_revision)))
     });
     Ok(read?)
+}
+
+/// Makes sure that this master leads and has applied everything that was acknowledged before: what
+/// is read after this is the present, also on a master that had stopped for a while.
+///
+/// # Errors
+/// `NOT_LEADER` with where to go; `NO_LEADER`; `BUSY`.
+pub async fn at_present(handle: &Handle) -> Result<(), Problem> {
+    match handle.call(Request::ReadPoint).await? {
+        Reply::ReadAt { .. }
+        | Reply::Applied { .. }
+        | Reply::Offers { .. }
+        | Reply::HandedOver { .. } => Ok(()),
+    }
 }
 
 /// Waits until `revision` has been applied here.

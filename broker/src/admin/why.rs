@@ -13,10 +13,9 @@ use mete_model::{Bytes, Code, DeviceMilli, MilliCpu};
 use mete_proto::convert::{At, whole};
 use mete_proto::explain::v1 as wire;
 
-use super::{Feed, Problem, find};
+use super::{Feed, Problem, find, views};
 use crate::handle::Handle;
 use crate::leader::reasons::Record;
-use crate::request::{Reply, Request};
 
 /// Longest name that is looked up.
 const LONGEST_NAME: usize = 600;
@@ -32,12 +31,7 @@ pub async fn explain(
 ) -> Result<wire::ExplainResponse, Problem> {
     let subject = read(&request)?;
     // Only the leader knows why: this also says who that is.
-    match handle.call(Request::ReadPoint).await? {
-        Reply::ReadAt { .. }
-        | Reply::Applied { .. }
-        | Reply::Offers { .. }
-        | Reply::HandedOver { .. } => {}
-    }
+    views::at_present(handle).await?;
     let name = request.name.as_str();
     match subject {
         wire::Subject::Job => claim::job(handle, name, request.nodes).await,

@@ -159,6 +159,7 @@ impl LeaderTerm {
                 term: self.term,
                 beacon_ms: self.timing.beacon.0,
                 discard,
+                masters: self.masters.clone(),
             };
             entry.outbox.put(|queue| {
                 queue.open(

@@ -123,6 +123,8 @@ pub struct LeaderTerm {
     status_links: Vec<(LinkId, Now)>,
     /// What clients are told to dial.
     advertised: String,
+    /// Where all masters are dialled, this one included.
+    masters: Vec<String>,
     streams: Streams,
     /// Agents that were awaited and came back, with the state's revision at that time.
     returned: BTreeMap<AgentId, u64>,
@@ -181,6 +183,7 @@ impl LeaderTerm {
             beacons: VecDeque::new(),
             status_links: Vec::new(),
             advertised,
+            masters: Vec::new(),
             streams: Streams::begin(state, timing, now),
             returned: BTreeMap::new(),
             orders: Orders::default(),
@@ -195,6 +198,11 @@ impl LeaderTerm {
             slow_again: now.monotonic,
             counters: Counters::default(),
         }
+    }
+
+    /// Where all masters are dialled: what agents and frameworks are told when they come.
+    pub(crate) fn know_masters(&mut self, addresses: Vec<String>) {
+        self.masters = addresses;
     }
 
     /// Takes one event in.

@@ -207,6 +207,7 @@ impl LeaderTerm {
             known,
             max_message_bytes: MESSAGE_BYTES,
             changes_only: since.is_some(),
+            masters: self.masters.clone(),
         };
         let presence = &self.presence;
         let seen = Seen {

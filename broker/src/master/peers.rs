@@ -173,6 +173,15 @@ impl Peers {
         }
     }
 
+    /// Where all masters are dialled, this one included.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let known = self.directory.values();
+        known
+            .filter(|address| !address.is_empty())
+            .cloned()
+            .collect()
+    }
+
     fn look_at_log(&mut self, last_index: u64, now: Monotonic) {
         let Mark { newest, .. } = self.mark;
         if newest.is_none_or(|(when, _)| now.since(when) >= CAUGHT_UP_WITHIN) {
@@ -269,6 +278,9 @@ impl Master {
             if peer.active {
                 self.peers.acknowledged.insert(peer.node, now.monotonic);
             }
+        }
+        if let Some(leader) = &mut self.leader {
+            leader.know_masters(self.peers.addresses());
         }
         self.peers
             .look_at_log(self.replica.last_index(), now.monotonic);

@@ -32,7 +32,9 @@ pub enum OpenError {
     /// The snapshot cannot be used.
     #[error(
         "restore the machine from {file}; this replica's disk cannot be trusted: keep the \
-         directory as it is, and start on a copy of it that was taken while the master was stopped"
+         directory as it is. One of several masters: with an empty directory, mete master init \
+         --state-dir DIR --join ANOTHER --advertise OWN --replaces mN. A master that is alone: \
+         start on a copy of it that was taken while the master was stopped"
     )]
     Restore {
         /// The file.

@@ -51,6 +51,10 @@ impl Admin {
         action: OperatorAction,
         dry_run: bool,
     ) -> Result<Reply, Status> {
+        // What changes nothing is answered without the log, and so is what is refused: neither may
+        // come from a master that only believes that it leads.
+        let present = views::at_present(&self.handle).await;
+        present.map_err(|problem| from_problem(&problem))?;
         let request = crate::request::Request::Operator {
             actor: identity::actor(metadata),
             action,
@@ -114,9 +118,10 @@ impl AdminService for Admin {
 
     async fn get_status(
         &self,
-        _request: Request<wire::GetStatusRequest>,
+        request: Request<wire::GetStatusRequest>,
     ) -> Result<Response<wire::GetStatusResponse>, Status> {
-        let answer = cluster::status(&self.handle, &self.feed).await;
+        let local = request.into_inner().local;
+        let answer = cluster::status(&self.handle, &self.feed, local).await;
         answer
             .map(Response::new)
             .map_err(|problem| from_problem(&problem))

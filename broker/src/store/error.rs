@@ -81,8 +81,9 @@ pub enum OpenError {
     /// What was flushed once cannot be read any more.
     #[error(
         "open the store in {dir}: it is damaged ({what}); the log is good up to index {last_good}; \
-         nothing was changed. Keep the directory as it is, and start on a copy of it that was \
-         taken while the master was stopped"
+         nothing was changed. Keep the directory as it is. One of several masters: with an empty \
+         directory, mete master init --state-dir DIR --join ANOTHER --advertise OWN --replaces mN. \
+         A master that is alone: start on a copy of it that was taken while the master was stopped"
     )]
     Damaged {
         /// The store's directory.

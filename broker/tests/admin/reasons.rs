@@ -189,7 +189,7 @@ async fn a_launched_task_is_listed_watched_explained_and_killed_by_an_operator()
 
     let status = master
         .admin()
-        .get_status(admin::GetStatusRequest {})
+        .get_status(admin::GetStatusRequest::default())
         .await
         .unwrap();
     let status = status.into_inner();

@@ -74,6 +74,17 @@ pub(crate) struct Shell {
     now: fn() -> Timestamp,
 }
 
+/// How long what no element takes is not to be offered again. A launch without a verdict may be
+/// refused (a leader that is gone takes its offers with it): its element waits again then, and the
+/// demand is what it was, so that nothing would end a refusal until demand changes.
+fn refusal(in_flight: &HashMap<String, u32>) -> Refuse {
+    if in_flight.values().any(|count| *count > 0) {
+        Refuse::For(AGAIN)
+    } else {
+        Refuse::UntilDemandChanges
+    }
+}
+
 /// Kills on their way.
 struct Killing {
     runs: Vec<RunId>,
@@ -223,7 +234,7 @@ impl Shell {
         for claim in offers.claims() {
             self.fill(&mut offers, claim.as_str());
         }
-        offers.decline("nothing of the job waits", Refuse::UntilDemandChanges);
+        offers.decline("nothing of the job waits", refusal(&self.in_flight));
         let submitted = offers.submit().await?;
         self.settle(&submitted.unsent);
         for accepting in submitted.accepting {
@@ -647,4 +658,17 @@ fn task_spec(job: &Job) -> RawTaskSpec {
         spec = spec.fake(Duration::from_millis(fake.run_ms), code);
     }
     spec.run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_a_launch_may_still_be_refused_nothing_is_hidden_for_good() {
+        let mut in_flight = HashMap::from([("a-1".to_owned(), 0)]);
+        assert_eq!(refusal(&in_flight), Refuse::UntilDemandChanges);
+        in_flight.insert("b-2".to_owned(), 1);
+        assert_eq!(refusal(&in_flight), Refuse::For(AGAIN));
+    }
 }

@@ -97,6 +97,13 @@ impl Group {
         self.due_places(now).next()
     }
 
+    /// A launch may still be refused: its place is due again then.
+    pub(super) fn may_be_refused(&self) -> bool {
+        self.places.values().any(
+            |place| matches!(place, Place::Taken { phase, .. } if *phase == TaskPhase::Staging),
+        )
+    }
+
     pub(super) fn started(&mut self, index: u32, run: RunId) {
         let failures = match self.places.get(&index) {
             Some(Place::Empty { failures, .. } | Place::Taken { failures, .. }) => *failures,
@@ -326,7 +333,9 @@ mod tests {
         group.started(0, run("a#1"));
         let now = Instant::now();
         assert_eq!(group.due(now), 0);
+        assert!(group.may_be_refused());
         group.not_granted(&run("a#1"));
+        assert!(!group.may_be_refused());
         assert_eq!(group.due(now), 1);
         assert_eq!(group.restarts, 0);
         // Nor does one that was noted and never sent.

@@ -180,6 +180,7 @@ pub(crate) fn subscribed(incarnation: u64) -> fw::Subscribed {
         known: incarnation > 1,
         max_message_bytes: 4 << 20,
         changes_only: false,
+        masters: Vec::new(),
     }
 }
 

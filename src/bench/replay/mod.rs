@@ -224,6 +224,7 @@ async fn all(broker: &TestBroker, kind: Kind) -> Outcome<Vec<Object>> {
             page_token,
             page_size: 0,
             min_revision: 0,
+            local: false,
         };
         let page = admin.list(request).await?.into_inner();
         objects.extend(page.objects);

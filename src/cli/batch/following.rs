@@ -1,13 +1,17 @@
 //! A job's states as they change, over broken streams.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use mete_model::Code;
+use mete_proto::batch::v1::batch_service_client::BatchServiceClient;
 use mete_proto::batch::v1::{WatchRequest, WatchResponse};
 use tokio::time::Instant;
 use tonic::Streaming;
+use tonic::transport::Channel;
 
-use crate::cli::support::client::Client;
+use crate::cli::support::client::{Client, Cluster};
 use crate::cli::support::error::{CliError, Outcome};
 use crate::cli::support::print::note;
 
@@ -17,17 +21,29 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Pause before a broken stream is opened again.
 const PAUSE: Duration = Duration::from_millis(300);
 
+/// A stream that is being opened.
+type Opening = Pin<Box<dyn Future<Output = Outcome<Streaming<WatchResponse>>> + Send>>;
+
 /// A job that is watched.
-#[derive(Debug)]
 pub struct Following<'a> {
     client: &'a Client,
     request: WatchRequest,
     stream: Option<Streaming<WatchResponse>>,
+    opening: Option<Opening>,
     over: bool,
     /// Since when nothing came, once something had come.
     broken: Option<Instant>,
     /// Something has come already.
     begun: bool,
+}
+
+impl std::fmt::Debug for Following<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Following")
+            .field("request", &self.request)
+            .field("over", &self.over)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Following<'a> {
@@ -41,6 +57,7 @@ impl<'a> Following<'a> {
                 elements,
             },
             stream: None,
+            opening: None,
             over: false,
             broken: None,
             begun: false,
@@ -94,16 +111,23 @@ impl<'a> Following<'a> {
 
     async fn read(&mut self) -> Outcome<Option<WatchResponse>> {
         if self.stream.is_none() {
-            let request = self.request.clone();
-            let ask =
-                |mut batch: mete_proto::batch::v1::batch_service_client::BatchServiceClient<
-                    tonic::transport::Channel,
-                >| async move { batch.watch(request).await };
-            self.stream = Some(self.client.cluster.ask_batch(ask).await?);
+            // Kept while nobody waits for it: whoever looks at a clock in between would otherwise
+            // never get through to a master that takes its time.
+            let opening = self.opening.get_or_insert_with(|| {
+                Box::pin(open(self.client.cluster.clone(), self.request.clone()))
+            });
+            let opened = opening.await;
+            self.opening = None;
+            self.stream = Some(opened?);
         }
         match &mut self.stream {
             Some(stream) => Ok(stream.message().await?),
             None => Ok(None),
         }
     }
+}
+
+async fn open(cluster: Cluster, request: WatchRequest) -> Outcome<Streaming<WatchResponse>> {
+    let ask = |mut batch: BatchServiceClient<Channel>| async move { batch.watch(request).await };
+    cluster.ask_batch(ask).await
 }

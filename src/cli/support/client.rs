@@ -1,6 +1,7 @@
 //! Reaching the cluster: every master in turn, the leader's hint at once.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,13 +19,11 @@ use tonic::{Response, Status};
 use super::context;
 use super::error::{CliError, Outcome};
 use super::print::Style;
+use super::reaching::{Nature, Reaching};
 use crate::args::Globals;
 
 /// Largest message.
 const MOST_BYTES: usize = 4 << 20;
-
-/// Redirects followed for one call.
-const MOST_REDIRECTS: usize = 3;
 
 /// How long a framework that has just been started is waited for.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -36,6 +35,8 @@ pub struct Cluster {
     timeout: Duration,
     /// The connection that answered last.
     kept: Arc<Mutex<Option<Channel>>>,
+    /// The master that is asked first, as a place in `masters`: not one that was of no use lately.
+    first: Arc<AtomicUsize>,
 }
 
 impl Cluster {
@@ -46,6 +47,7 @@ impl Cluster {
             masters,
             timeout,
             kept: Arc::default(),
+            first: Arc::default(),
         }
     }
 
@@ -55,9 +57,35 @@ impl Cluster {
         self.timeout
     }
 
+    /// The same cluster, asked no longer than this.
+    #[must_use]
+    pub fn within(&self, longest: Duration) -> Self {
+        Self {
+            timeout: self.timeout.min(longest),
+            ..self.clone()
+        }
+    }
+
     /// Keeps the connection that answered, or forgets it.
-    fn keep(&self, channel: Option<Channel>) {
+    pub(super) fn keep(&self, channel: Option<Channel>) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = channel;
+    }
+
+    /// The connection that answered last.
+    pub(super) fn kept(&self) -> Option<Channel> {
+        let kept = self.kept.lock();
+        kept.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The place of the master that is asked next.
+    pub(super) fn first(&self) -> usize {
+        self.first.load(Ordering::Relaxed)
+    }
+
+    /// The master at this place was of no use.
+    pub(super) fn pass_over(&self, place: usize) {
+        let next = place.wrapping_add(1);
+        self.first.store(next, Ordering::Relaxed);
     }
 
     /// The masters, for daemons that are given the same flags.
@@ -66,38 +94,8 @@ impl Cluster {
         &self.masters
     }
 
-    /// A channel to the first master that answers.
-    async fn channel(&self) -> Outcome<Channel> {
-        let kept = self
-            .kept
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        if let Some(channel) = kept {
-            return Ok(channel);
-        }
-        let dial = TcpDial {
-            connect_timeout: Duration::from_secs(2).min(self.timeout),
-        };
-        let mut tried = Vec::new();
-        for master in &self.masters {
-            match dial.dial(master).await {
-                Ok(channel) => return Ok(channel),
-                Err(error) => tried.push(format!("{master} {}", root_cause(&error))),
-            }
-        }
-        let count = self.masters.len();
-        let masters = if count == 1 { "master" } else { "masters" };
-        let mut error = CliError::new(Code::Unreachable, format!("reached 0 of {count} {masters}"));
-        for one in tried {
-            error = error.fact(one);
-        }
-        Err(error
-            .next("mete dev", "start a local cluster")
-            .next("mete context list", "see which clusters are known"))
-    }
-
-    /// Makes a call, following the leader's hint.
+    /// Makes a call that changes something, at the leader. It is sent again only where it surely
+    /// had no effect.
     ///
     /// # Errors
     /// The refusal, or `UNREACHABLE`, or `TIMED_OUT`.
@@ -105,39 +103,42 @@ impl Cluster {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let all = async {
-            let mut channel = self.channel().await?;
-            for _ in 0..MOST_REDIRECTS {
-                let status = match call(channel.clone()).await {
-                    Ok(response) => {
-                        self.keep(Some(channel));
-                        return Ok(response.into_inner());
-                    }
-                    Err(status) => status,
-                };
-                self.keep(None);
-                let leader = status.metadata().get("leader-addr");
-                let Some(leader) = leader.and_then(|leader| leader.to_str().ok()) else {
-                    return Err(CliError::from_status(&status));
-                };
-                channel = TcpDial::default().dial(leader).await.map_err(|error| {
-                    let sentence = format!("the leader at {leader} cannot be reached");
-                    CliError::new(Code::Unreachable, sentence).fact(root_cause(&error))
-                })?;
+        self.reach(Nature::Change, call).await
+    }
+
+    /// Makes a call that changes nothing: it is asked again, at any master, while masters come and
+    /// go. A stream is opened in this way, and then has no time limit.
+    ///
+    /// # Errors
+    /// As [`Cluster::call`].
+    pub async fn read<T, F>(&self, call: impl Fn(Channel) -> F) -> Outcome<T>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.reach(Nature::Read, call).await
+    }
+
+    async fn reach<T, F>(&self, nature: Nature, call: impl Fn(Channel) -> F) -> Outcome<T>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut reaching = Reaching::new(self, nature);
+        let answered = tokio::time::timeout(self.timeout, reaching.run(call)).await;
+        answered.unwrap_or_else(|_late| {
+            let sentence = format!("no answer within {:?}", self.timeout);
+            let mut error = CliError::new(Code::TimedOut, sentence);
+            let is_open = nature == Nature::Change && reaching.is_sent;
+            match reaching.last {
+                // It was refused for now until the end: nothing was done.
+                Some(last) if last.is(Code::NoLeader) && !is_open => return Err(last),
+                Some(last) => error = error.fact(last.sentence),
+                None => {}
             }
-            Err(CliError::new(
-                Code::NoLeader,
-                "masters send each other's way; ask again later",
-            ))
-        };
-        tokio::time::timeout(self.timeout, all)
-            .await
-            .unwrap_or_else(|_late| {
-                let sentence = format!("no answer within {:?}", self.timeout);
-                Err(CliError::new(Code::TimedOut, sentence)
-                    .fact("the call may still take effect; ask again to see")
-                    .next("mete status --timeout 60s", "wait longer"))
-            })
+            if is_open {
+                error = error.fact("the call may still take effect; ask again to see");
+            }
+            Err(error.next("mete status --timeout 60s", "wait longer"))
+        })
     }
 
     /// Rows of a kind, all pages.
@@ -154,9 +155,10 @@ impl Cluster {
                 page_token,
                 page_size: 0,
                 min_revision: 0,
+                local: false,
             };
             let page = self
-                .call(|channel| {
+                .read(|channel| {
                     let request = request.clone();
                     async move { admin(channel).list(request).await }
                 })
@@ -179,24 +181,13 @@ impl Cluster {
             name: name.to_owned(),
         };
         let response = self
-            .call(|channel| {
+            .read(|channel| {
                 let request = request.clone();
                 async move { admin(channel).get(request).await }
             })
             .await?;
         let missing = || CliError::new(Code::NotFound, format!("no '{name}'"));
         Ok((response.revision, response.object.ok_or_else(missing)?))
-    }
-
-    /// A stream: opened with the leader's hint followed, then without a time limit.
-    ///
-    /// # Errors
-    /// As [`Cluster::call`].
-    pub async fn stream<T, F>(&self, call: impl Fn(Channel) -> F) -> Outcome<T>
-    where
-        F: Future<Output = Result<Response<T>, Status>>,
-    {
-        self.call(call).await
     }
 
     /// The batch framework, found by the service address it gave to the master. One that has just
@@ -351,7 +342,7 @@ pub fn events(channel: Channel) -> EventServiceClient<Channel> {
 }
 
 /// The innermost cause: "connection refused" says more than "transport error".
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut last: &dyn std::error::Error = error;
     while let Some(source) = last.source() {
         last = source;

@@ -9,6 +9,7 @@ pub mod logs;
 pub mod names;
 pub mod print;
 pub mod progress;
+mod reaching;
 pub mod schema;
 pub mod usage;
 pub mod verdicts;

@@ -42,7 +42,7 @@ pub async fn show(
         };
         let opened = client
             .cluster
-            .call(|channel| {
+            .read(|channel| {
                 let request = request.clone();
                 async move { admin(channel).watch(request).await }
             })

@@ -29,15 +29,20 @@ const BATCHES: usize = 4;
 enum Ended {
     /// The other one says that this master was taken out.
     Removed,
+    /// The other one does not take this master for what it is; somebody has to look.
+    Refused(String),
     /// Anything else; it is tried again.
     Lost(String),
 }
 
 impl From<Status> for Ended {
     fn from(status: Status) -> Self {
-        let info = status.get_details_error_info();
-        if info.is_some_and(|info| info.reason == Code::MasterRemoved.as_str()) {
+        let reason = status.get_details_error_info().map(|info| info.reason);
+        let is = |code: Code| reason.as_deref() == Some(code.as_str());
+        if is(Code::MasterRemoved) {
             Self::Removed
+        } else if is(Code::Denied) {
+            Self::Refused(status.message().to_owned())
         } else {
             Self::Lost(status.message().to_owned())
         }
@@ -52,6 +57,7 @@ pub(super) async fn keep(
     mut address: watch::Receiver<String>,
 ) {
     let mut pause = PAUSES.0;
+    let mut refused: Option<String> = None;
     loop {
         let begun = Instant::now();
         let dialled = address.borrow_and_update().clone();
@@ -65,6 +71,14 @@ pub(super) async fn keep(
         frames.clear();
         let event = match ended {
             Ended::Removed => PeerEvent::Removed { by: to },
+            Ended::Refused(why) => {
+                // Said once for each reason: it is tried again and again.
+                if refused.as_deref() != Some(&*why) {
+                    tracing::warn!(to, address = %dialled, why, "a master refuses this one");
+                    refused = Some(why);
+                }
+                PeerEvent::Unreachable { node: to }
+            }
             Ended::Lost(why) => {
                 tracing::debug!(to, address = %dialled, why, "connection to a master ended");
                 PeerEvent::Unreachable { node: to }
