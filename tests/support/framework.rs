@@ -30,7 +30,7 @@ pub(crate) struct Raw {
 impl Raw {
     /// Opens a session and waits until it stands.
     pub(crate) async fn open(site: &Site, name: &str, role: &str) -> Self {
-        let config = SessionConfig::new(vec![site.address().to_owned()], name, role);
+        let config = SessionConfig::new(masters_of(site), name, role);
         Self::open_with(config).await
     }
 
@@ -147,6 +147,11 @@ impl Raw {
         assert_eq!(verdicts.len(), 1, "one verdict for one launch");
         verdicts.into_iter().next().expect("just counted")
     }
+}
+
+/// The masters of a site.
+fn masters_of(site: &Site) -> Vec<String> {
+    site.address().split(',').map(str::to_owned).collect()
 }
 
 /// A run of this task.

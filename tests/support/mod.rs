@@ -12,7 +12,9 @@ pub(crate) mod ask;
 pub(crate) mod daemon;
 pub(crate) mod framework;
 pub(crate) mod reap;
+pub(crate) mod relay;
 pub(crate) mod schema;
+pub(crate) mod trio;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -288,6 +290,14 @@ impl Site {
         self.daemons
             .get_mut(name)
             .unwrap_or_else(|| panic!("no daemon {name} was started"))
+    }
+
+    /// Sends a signal to a daemon.
+    pub(crate) fn signal(&self, name: &str, signal: rustix::process::Signal) {
+        let daemon = self.daemons.get(name);
+        daemon
+            .unwrap_or_else(|| panic!("no daemon {name} was started"))
+            .signal(signal);
     }
 
     /// SIGKILL; what it left behind stays.

@@ -66,7 +66,8 @@ fn cut(text: &str) -> String {
         .collect()
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
+/// The paths in a folder; none when it cannot be read.
+pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
     let listed = std::fs::read_dir(folder).into_iter().flatten().flatten();
     listed.map(|entry| entry.path()).collect()
 }

@@ -1,0 +1,693 @@
+//! Three masters as processes, of which any are killed, stopped, cut off, wiped or damaged at any
+//! moment: tasks, agents, frameworks and users feel a pause and nothing else.
+//!
+//! METE_CHAOS_ROUNDS says how often the stories with dice go round (2 without it).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing field must fail the story"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::reap::alive_since;
+use support::trio::{Checker, MASTERS, Trio};
+use support::{Dice, free_port, holds, until};
+
+/// Elements of one array.
+const ELEMENTS: usize = 200;
+
+/// Agents that divide the machine.
+const SHARE: &[&str] = &["--share", "1,512MiB"];
+
+fn rounds() -> u64 {
+    let said = std::env::var("METE_CHAOS_ROUNDS").ok();
+    said.map_or(2, |said| said.parse().expect("a number of rounds"))
+}
+
+/// Agents, the batch framework, and a service of two tasks that write their pids.
+fn furnish(trio: &mut Trio) {
+    for name in ["n1", "n2"] {
+        trio.site.start_agent(name, SHARE);
+    }
+    trio.site.start_batch();
+    let script = format!(
+        "cd {}; echo $$ >> pids; exec sleep 10000",
+        trio.site.arg("work")
+    );
+    let flags = [
+        "service", "start", "--name", "calm", "--count", "2", "--cpus", "0.1", "--", "sh", "-c",
+    ];
+    trio.site.spawn("calm", &[&flags[..], &[&script]].concat());
+}
+
+/// The processes of the service, each with its start.
+fn calm(trio: &Trio) -> Vec<(u32, u64)> {
+    until("the service to run", || {
+        let text = std::fs::read_to_string(trio.site.path("work/pids")).unwrap_or_default();
+        let pids: Vec<(u32, u64)> = text
+            .lines()
+            .filter_map(|line| {
+                let pid = line.parse().ok()?;
+                Some((pid, alive_since(pid)?))
+            })
+            .collect();
+        holds(pids.len() == 2 && text.lines().count() == 2, || {
+            text.clone()
+        })?;
+        Ok(pids)
+    })
+}
+
+/// Submits an array of which each element adds a line to its own file, and ends with its own code.
+fn submit_array(trio: &Trio, name: &str) -> String {
+    let script = format!(
+        "echo \"$METE_INDEX $METE_ATTEMPT\" >> {name}.$METE_INDEX; sleep 0.2; \
+                          exit $((METE_INDEX % 3))"
+    );
+    let last = format!("0-{}", ELEMENTS - 1);
+    let flags = [
+        "submit", "--name", name, "--array", &last, "--cpus", "0.05", "--memory", "8MiB", "--",
+        "sh", "-c", &script,
+    ];
+    trio.site.mete(&flags).done()
+}
+
+/// How many elements have begun.
+fn begun(trio: &Trio, name: &str) -> usize {
+    let file = |index: usize| trio.site.path("work").join(format!("{name}.{index}"));
+    (0..ELEMENTS).filter(|index| file(*index).exists()).count()
+}
+
+/// Waits until a part of the array has begun.
+fn wait_for_the_middle(trio: &Trio, name: &str) {
+    until("some elements to have begun", || {
+        let begun = begun(trio, name);
+        holds(begun >= ELEMENTS / 8, || format!("{begun} have begun"))
+    });
+}
+
+/// Every element ran once and ended with its own code.
+fn check_array(trio: &Trio, job: &str, name: &str) {
+    let waited = trio.site.mete(&["batch", "wait", job, "--timeout", "90s"]);
+    assert_eq!(waited.code, 2, "the highest code of an element: {waited}");
+    for index in 0..ELEMENTS {
+        let file = trio.site.path("work").join(format!("{name}.{index}"));
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(text, format!("{index} 1\n"), "{name}/{index} ran once");
+    }
+    let shown = trio.site.json(&["batch", "show", job]);
+    let row = shown.one();
+    let elements = row["elements_list"].as_array().expect("elements");
+    let failed = elements
+        .iter()
+        .filter(|element| element["state"] == "FAILED");
+    let failed: BTreeSet<u64> = failed
+        .filter_map(|element| element["index"].as_u64())
+        .collect();
+    let wanted: BTreeSet<u64> = (0..ELEMENTS as u64)
+        .filter(|index| index % 3 != 0)
+        .collect();
+    if elements.len() == ELEMENTS {
+        assert_eq!(failed, wanted, "ends as they were");
+    }
+    assert_eq!(row["failed"].as_u64(), Some(wanted.len() as u64), "{row}");
+    let done = ELEMENTS - wanted.len();
+    assert_eq!(row["completed"].as_u64(), Some(done as u64), "{row}");
+}
+
+/// A role that was acknowledged must be there for ever, one that was refused never.
+#[derive(Default)]
+struct Promises {
+    kept: Vec<String>,
+    /// Refused because nobody leads: must never be there.
+    refused: Vec<String>,
+}
+
+impl Promises {
+    fn make(&mut self, trio: &Trio) {
+        let role = format!("kept-{}", self.kept.len());
+        trio.site.mete(&["quota", "set", &role]).done();
+        self.kept.push(role);
+    }
+
+    fn check(&self, trio: &Trio) {
+        let roles = trio.site.json(&["quota", "tree"]);
+        let roles = roles.texts("path");
+        for promised in &self.kept {
+            assert!(
+                roles.contains(&promised.as_str()),
+                "{promised} is lost: {roles:?}"
+            );
+        }
+        for refused in &self.refused {
+            assert!(
+                !roles.contains(&refused.as_str()),
+                "{refused} was refused and is there: {roles:?}"
+            );
+        }
+    }
+}
+
+/// A command of a user that runs beside everything else and must end well.
+fn user(trio: &mut Trio, name: &str, args: &[&str]) {
+    trio.site.spawn(name, args);
+}
+
+fn user_is_served(trio: &mut Trio, name: &str, code: i32) {
+    let status = trio.site.daemon(name).wait();
+    let said = trio.site.daemon(name).said();
+    assert_eq!(status.code(), Some(code), "{name}: {said}");
+    assert!(!said.contains("error["), "{name}: {said}");
+}
+
+/// The leader first, then the leader and another one, then any one or two.
+fn victims(round: u64, leader: u64, dice: &mut Dice) -> Vec<u64> {
+    match round {
+        0 => vec![leader],
+        1 => vec![
+            leader,
+            MASTERS.into_iter().find(|m| *m != leader).expect("one"),
+        ],
+        _ => {
+            let spared = 1 + dice.below(3);
+            let both = dice.below(2) == 0;
+            let others = MASTERS.into_iter().filter(|master| *master != spared);
+            others.take(if both { 2 } else { 1 }).collect()
+        }
+    }
+}
+
+#[test]
+fn any_masters_are_killed_under_a_running_array_and_nothing_is_lost_or_done_twice() {
+    let mut dice = Dice::new();
+    let mut trio = Trio::start(false);
+    furnish(&mut trio);
+    let before = calm(&trio);
+    let checker = Checker::start(&trio);
+    let mut promises = Promises::default();
+    for round in 0..rounds().max(2) {
+        let name = format!("a{round}");
+        let job = submit_array(&trio, &name);
+        let (waits, runs) = (format!("wait{round}"), format!("run{round}"));
+        user(&mut trio, &waits, &["batch", "wait", &job]);
+        let script = "echo out; sleep 4; exit 7";
+        user(
+            &mut trio,
+            &runs,
+            &["run", "--cpus", "0.05", "--", "sh", "-c", script],
+        );
+        wait_for_the_middle(&trio, &name);
+
+        let leader = trio.wait_for_leader();
+        let victims = victims(round, leader, &mut dice);
+        eprintln!("round {round}: m{leader} leads, killed are {victims:?}");
+        for victim in &victims {
+            trio.kill(*victim);
+        }
+        if victims.len() == 1 {
+            promises.make(&trio);
+        } else {
+            let role = format!("never-{round}");
+            let refused = trio.site.mete(&["quota", "set", &role, "--timeout", "3s"]);
+            match refused.code {
+                4 => {
+                    refused.refused(4, "NO_LEADER");
+                    promises.refused.push(role);
+                }
+                _ => drop(
+                    refused
+                        .refused(7, "TIMED_OUT")
+                        .says("may still take effect"),
+                ),
+            }
+            for victim in &victims {
+                trio.restart(*victim);
+            }
+            promises.make(&trio);
+        }
+        check_array(&trio, &job, &name);
+        user_is_served(&mut trio, &waits, 2);
+        user_is_served(&mut trio, &runs, 7);
+        if victims.len() == 1 {
+            trio.restart(victims[0]);
+        }
+        for victim in victims {
+            trio.wait_until_caught_up(victim);
+        }
+        promises.check(&trio);
+        assert_eq!(calm(&trio), before, "the service keeps its processes");
+    }
+    until("the nodes to hold the service and nothing else", || {
+        let nodes = trio.site.json(&["node", "list"]);
+        let tasks: u64 = nodes
+            .items()
+            .iter()
+            .filter_map(|node| node["tasks"].as_u64())
+            .sum();
+        holds(tasks == 2, || format!("{:?}", nodes.0))
+    });
+    checker.end();
+}
+
+#[test]
+fn a_leader_that_was_stopped_for_a_while_answers_nothing_stale() {
+    let trio = Trio::start(false);
+    for round in 0..rounds() {
+        let old = trio.wait_for_leader();
+        trio.site.signal(&format!("m{old}"), Signal::STOP);
+        let new = trio.wait_for_leader_but(old);
+        let role = format!("new-{round}");
+        // The user is given all three, the stopped one among them.
+        trio.site.mete(&["quota", "set", &role]).done();
+        let status = trio.site.json(&["status"]);
+        assert_eq!(
+            status.one()["leader_address"],
+            *trio.dialled[&new],
+            "{:?}",
+            status.0
+        );
+
+        // Asked while it is stopped, so that this is the first thing it sees when it goes on.
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| trio.roles(old, false)))
+                .collect();
+            std::thread::sleep(Duration::from_millis(300));
+            trio.site.signal(&format!("m{old}"), Signal::CONT);
+            for answer in asked {
+                if let Ok(roles) = answer.join().expect("no panic") {
+                    assert!(roles.contains(&role), "stale: {roles:?} without {role}");
+                }
+            }
+        });
+        until("it to follow", || {
+            let raft = trio.raft(old).ok_or_else(|| "no answer".to_owned())?;
+            holds(raft.leader == new, || format!("{raft:?}"))
+        });
+        until("it to have the role", || {
+            let roles = trio.roles(old, true).map_err(|status| status.to_string())?;
+            holds(roles.contains(&role), || format!("{roles:?}"))
+        });
+    }
+}
+
+/// The number in a row of the members.
+fn members(trio: &Trio) -> Vec<(u64, bool)> {
+    let list = trio.site.json(&["admin", "member", "list"]);
+    let rows = list.items().iter();
+    rows.map(|row| {
+        let voter = row["voter"].as_bool().expect("a vote or none");
+        (row["id"].as_u64().expect("a number"), voter)
+    })
+    .collect()
+}
+
+#[test]
+fn a_master_that_lost_its_directory_comes_back_under_a_new_number() {
+    let mut trio = Trio::start(false);
+    let mut promises = Promises::default();
+    promises.make(&trio);
+    let leader = trio.wait_for_leader();
+    let lost = MASTERS.into_iter().find(|m| *m != leader).expect("another");
+    let (name, address) = (format!("m{lost}"), trio.dialled[&lost].clone());
+    trio.kill(lost);
+    std::fs::remove_dir_all(trio.site.path(&name)).expect("its directory");
+    promises.make(&trio);
+    let state = trio.site.arg(&name);
+    let join = |trio: &Trio, more: &[&str]| {
+        let at = trio.dialled[&trio.wait_for_leader()].clone();
+        let flags = ["master", "init", "--state-dir", &state, "--join", &at];
+        let flags = [&flags[..], &["--advertise", &address], more].concat();
+        trio.site.mete(&flags)
+    };
+    // Under its old number it would have forgotten what it has agreed to.
+    let refused = join(&trio, &[]);
+    refused
+        .refused(1, "ALREADY_EXISTS")
+        .says(&format!("--replaces {name}"));
+    assert!(!trio.site.path(&name).exists() || members(&trio).len() == 3);
+    join(&trio, &["--replaces", &name]).done();
+    trio.restart(lost);
+    until("the new one to have the vote of the old one", || {
+        let members = members(&trio);
+        let wanted: BTreeSet<(u64, bool)> = MASTERS
+            .into_iter()
+            .filter(|m| *m != lost)
+            .chain([4])
+            .map(|m| (m, true))
+            .collect();
+        let are: BTreeSet<(u64, bool)> = members.iter().copied().collect();
+        holds(are == wanted, || format!("{members:?}"))
+    });
+    // Its vote counts: without the old leader the two others go on.
+    trio.kill(leader);
+    promises.make(&trio);
+    trio.restart(leader);
+    trio.wait_until_caught_up(leader);
+    promises.check(&trio);
+}
+
+/// The largest file of a master's store.
+fn largest(folder: &std::path::Path) -> std::path::PathBuf {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
+            let (path, meta) = (entry.path(), entry.metadata().expect("facts"));
+            if meta.is_dir() {
+                folders.push(path);
+            } else if path.file_name().is_some_and(|name| name != "RESERVE") {
+                files.push((meta.len(), path));
+            }
+        }
+    }
+    files.into_iter().max().expect("a file").1
+}
+
+#[test]
+fn a_master_whose_store_is_damaged_refuses_to_start_and_says_how_to_come_back() {
+    let mut trio = Trio::start(false);
+    let mut promises = Promises::default();
+    for _ in 0..20 {
+        promises.make(&trio);
+    }
+    let leader = trio.wait_for_leader();
+    let victim = MASTERS.into_iter().find(|m| *m != leader).expect("another");
+    trio.wait_until_caught_up(victim);
+    trio.kill(victim);
+    let file = largest(&trio.site.path(&format!("m{victim}")));
+    let mut bytes = std::fs::read(&file).expect("the file");
+    // Everything that is not empty is turned over: no length or mark can be believed any more.
+    for byte in bytes.iter_mut().filter(|byte| **byte != 0) {
+        *byte = !*byte;
+    }
+    std::fs::write(&file, &bytes).expect("the file");
+    trio.restart(victim);
+    let name = format!("m{victim}");
+    let status = trio.site.daemon(&name).wait();
+    let said = trio.site.daemon(&name).said();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("error[STORE_DAMAGED]"), "{said}");
+    assert!(
+        said.contains("--replaces"),
+        "it says how to come back: {said}"
+    );
+    assert!(!said.contains("panicked"), "{said}");
+    promises.make(&trio);
+    promises.check(&trio);
+}
+
+#[test]
+fn directories_and_addresses_that_cannot_serve_are_refused_and_named() {
+    let trio = Trio::found(false);
+    let all = trio.site.address().to_owned();
+    let (m1, junk) = (trio.site.arg("m1"), trio.site.arg("junk"));
+    std::fs::create_dir(trio.site.path("junk")).expect("a folder");
+    std::fs::write(trio.site.path("junk/file"), "mine").expect("a file");
+
+    let found = ["master", "init", "--masters", &all, "--node", "1"];
+    let found = |at: &str| trio.site.mete(&[&found[..], &["--state-dir", at]].concat());
+    found(&m1).refused(1, "STATE_DIRECTORY");
+    found(&junk).refused(1, "STATE_DIRECTORY").says("file");
+    let foreign = [
+        "master",
+        "start",
+        "--state-dir",
+        &junk,
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    trio.site
+        .mete(&foreign)
+        .refused(1, "STATE_DIRECTORY")
+        .says("file");
+    let twice = format!("{},{}", trio.dialled[&1], trio.dialled[&1]);
+    let flags = [
+        "master",
+        "init",
+        "--state-dir",
+        "x",
+        "--masters",
+        &twice,
+        "--node",
+        "1",
+    ];
+    trio.site.mete(&flags).refused(2, "USAGE");
+    let flags = [
+        "master",
+        "init",
+        "--state-dir",
+        "x",
+        "--masters",
+        &all,
+        "--node",
+        "4",
+    ];
+    trio.site.mete(&flags).refused(2, "USAGE");
+}
+
+#[test]
+fn a_master_of_another_cluster_is_told_so_and_one_directory_serves_one_process() {
+    let mut trio = Trio::found(false);
+    let all = trio.site.address().to_owned();
+    let cluster = trio.cluster.clone();
+    let (m1, m3) = (trio.site.arg("m1"), trio.site.arg("m3"));
+    // One that was founded for another cluster is told so, by the others and in its own log.
+    std::fs::remove_dir_all(trio.site.path("m3")).expect("its directory");
+    let other = "00000000-0000-4000-8000-000000000001";
+    let flags = [
+        "master",
+        "init",
+        "--state-dir",
+        &m3,
+        "--masters",
+        &all,
+        "--node",
+        "3",
+    ];
+    let flags = |id| [&flags[..], &["--cluster", id]].concat();
+    trio.site.mete(&flags(other)).done();
+    for master in MASTERS {
+        trio.start_master(master);
+    }
+    trio.wait_for_leader();
+    until("the stranger to say that it is one", || {
+        let said = trio.site.daemon("m3").alive()?;
+        holds(said.contains(other) && said.contains(&cluster), || said)
+    });
+    trio.kill(3);
+    std::fs::remove_dir_all(trio.site.path("m3")).expect("its directory");
+    trio.site.mete(&flags(&cluster)).done();
+
+    let flags = [
+        "master",
+        "start",
+        "--state-dir",
+        &m3,
+        "--listen",
+        &trio.listens[&1],
+    ];
+    trio.site.mete(&flags).refused(1, "ADDRESS_IN_USE");
+    let flags = [
+        "master",
+        "start",
+        "--state-dir",
+        &m1,
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    trio.site.mete(&flags).refused(1, "STATE_LOCKED");
+}
+
+#[test]
+fn nobody_is_taken_out_or_in_so_that_the_majority_is_lost() {
+    let mut trio = Trio::found(false);
+    for master in [1, 2] {
+        trio.start_master(master);
+    }
+    // m3 is dead; nobody that is needed may go, and nobody dead can lead.
+    let admin = |args: &[&str]| trio.site.mete(&[&["admin"], args].concat());
+    let leader = format!("m{}", trio.wait_for_leader());
+    admin(&["raft", "transfer", "--to", "m3"])
+        .refused(1, "BUSY")
+        .says("master 3");
+    admin(&["raft", "transfer", "--to", "m7"]).refused(3, "NOT_FOUND");
+    admin(&["member", "rm", &leader, "--yes"])
+        .refused(1, "QUORUM_LOSS")
+        .says("silent: 3");
+    admin(&["member", "rm", "m7", "--yes"]).refused(3, "NOT_FOUND");
+    admin(&["member", "promote", "m7"]).refused(3, "NOT_FOUND");
+    admin(&["member", "add", &trio.dialled[&1]])
+        .refused(1, "ALREADY_EXISTS")
+        .says("--replaces m1");
+    // One that was taken in and has not come yet keeps its number when that is asked for again.
+    let fourth = format!("127.0.0.1:{}", free_port());
+    let add = || trio.site.json(&["admin", "member", "add", &fourth]);
+    assert_eq!(add().one()["id"], 4);
+    assert_eq!(add().one()["id"], 4);
+    assert!(members(&trio).iter().any(|(id, voter)| *id == 4 && !voter));
+    admin(&["member", "rm", "m4", "--yes"]).done();
+    until("it to be gone", || {
+        let members = members(&trio);
+        holds(members.len() == 3, || format!("{members:?}"))
+    });
+    down_to_one(&trio, &leader);
+}
+
+/// Takes out everyone but the leader, which must stay.
+fn down_to_one(trio: &Trio, leader: &str) {
+    let admin = |args: &[&str]| trio.site.mete(&[&["admin"], args].concat());
+    admin(&["member", "rm", "m3", "--yes"]).done();
+    until("two to be left", || {
+        let members = members(trio);
+        holds(members.len() == 2, || format!("{members:?}"))
+    });
+    let follower = if leader == "m1" { "m2" } else { "m1" };
+    admin(&["member", "rm", follower, "--yes"]).done();
+    until("one to be left", || {
+        let members = members(trio);
+        holds(members.len() == 1, || format!("{members:?}"))
+    });
+    admin(&["member", "rm", leader, "--yes"]).refused(1, "QUORUM_LOSS");
+    admin(&["raft", "transfer"]).refused(1, "QUORUM_LOSS");
+    trio.site.mete(&["quota", "set", "alone"]).done();
+}
+
+#[test]
+fn agents_and_frameworks_that_know_one_master_learn_of_the_others() {
+    let mut trio = Trio::start(false);
+    let all = trio.site.address().to_owned();
+    let only = trio.wait_for_leader();
+    let address = trio.dialled[&only].clone();
+    trio.site.set_address(&address);
+    furnish(&mut trio);
+    let before = calm(&trio);
+    trio.kill(only);
+    trio.site.set_address(&all);
+    trio.wait_for_leader();
+    for name in ["n1", "n2"] {
+        trio.site.wait_for_node(name, "ready");
+    }
+    let script = "exit 5";
+    let ran = trio
+        .site
+        .mete(&["run", "--cpus", "0.05", "--", "sh", "-c", script]);
+    assert_eq!(ran.code, 5, "{ran}");
+    assert_eq!(calm(&trio), before);
+}
+
+/// A task runs from its submission to its end.
+fn runs(trio: &Trio, code: i32) {
+    let script = format!("exit {code}");
+    let ran = trio
+        .site
+        .mete(&["run", "--cpus", "0.05", "--", "sh", "-c", &script]);
+    assert_eq!(ran.code, code, "{ran}");
+}
+
+/// A leader that is cut off from both others in this way acknowledges nothing; the others go on.
+fn cut_off(trio: &Trio, promises: &mut Promises, cut: impl Fn(&str, &str)) {
+    let old = trio.wait_for_leader();
+    let name = format!("m{old}");
+    for other in MASTERS.into_iter().filter(|other| *other != old) {
+        cut(&name, &format!("m{other}"));
+    }
+    // Asked until it steps down, and after that: none of these may be acknowledged and lost.
+    let began = std::time::Instant::now();
+    let mut tried = 0;
+    let new = loop {
+        tried += 1;
+        let role = format!("cut-{}-{tried}", promises.kept.len());
+        if trio.set_role(old, &role).is_ok() {
+            promises.kept.push(role);
+        }
+        let leader = trio.leader();
+        if let Some(new) = leader.filter(|new| *new != old) {
+            break new;
+        }
+        assert!(began.elapsed() < support::DEADLINE, "nobody else leads");
+    };
+    eprintln!(
+        "m{old} was cut off, m{new} leads after {:?}",
+        began.elapsed()
+    );
+    let refused = trio
+        .set_role(old, "minority")
+        .expect_err("it has no majority");
+    assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}");
+    trio.roles(old, false)
+        .expect_err("nor may it answer what it had");
+    promises.make(trio);
+    for node in ["n1", "n2"] {
+        trio.site.wait_for_node(node, "ready");
+    }
+    runs(trio, 3);
+    trio.relay().heal();
+    trio.wait_until_caught_up(old);
+    promises.check(trio);
+}
+
+#[test]
+fn partitions_cost_time_and_nothing_else() {
+    let mut trio = Trio::start(true);
+    furnish(&mut trio);
+    let before = calm(&trio);
+    let checker = Checker::start(&trio);
+    let mut promises = Promises::default();
+    for _ in 0..rounds().div_ceil(2) {
+        let job = submit_array(&trio, &format!("p{}", promises.kept.len()));
+        let name = format!("p{}", promises.kept.len());
+        wait_for_the_middle(&trio, &name);
+        cut_off(&trio, &mut promises, |leader, other| {
+            trio.relay().cut_both(leader, other)
+        });
+        check_array(&trio, &job, &name);
+        // What the leader says does not arrive; then what it should hear does not.
+        cut_off(&trio, &mut promises, |leader, other| {
+            trio.relay().cut(leader, other)
+        });
+
+        // Nobody but the leader hears one follower: nothing changes hands for ever.
+        let leader = trio.wait_for_leader();
+        let others: Vec<u64> = MASTERS.into_iter().filter(|m| *m != leader).collect();
+        let pair = (format!("m{}", others[0]), format!("m{}", others[1]));
+        trio.relay().cut_both(&pair.0, &pair.1);
+        promises.make(&trio);
+        runs(&trio, 4);
+        assert_eq!(trio.leader(), Some(leader), "a link that it does not need");
+        trio.relay().heal();
+
+        // Slow, but everything works.
+        for other in &others {
+            let by = Duration::from_millis(60);
+            trio.relay()
+                .slow(&format!("m{leader}"), &format!("m{other}"), by);
+        }
+        promises.make(&trio);
+        runs(&trio, 5);
+        assert_eq!(
+            trio.leader(),
+            Some(leader),
+            "60 ms each way is no reason to elect"
+        );
+        trio.relay().heal();
+
+        // Connections that break all the time, to the agents too.
+        let leader = format!("m{leader}");
+        for (one, other) in [("n1", &leader), ("batch", &leader), (&*pair.0, &leader)] {
+            trio.relay().break_some(one, other, 15);
+        }
+        let name = format!("q{}", promises.kept.len());
+        let job = submit_array(&trio, &name);
+        check_array(&trio, &job, &name);
+        trio.relay().heal();
+        promises.check(&trio);
+        assert_eq!(calm(&trio), before, "the service keeps its processes");
+    }
+    checker.end();
+}
