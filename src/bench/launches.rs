@@ -319,7 +319,9 @@ impl RealAgent {
         loop {
             let status = site
                 .client()
-                .call(|channel| async move { admin(channel).get_status(GetStatusRequest::default()).await })
+                .call(|channel| async move {
+                    admin(channel).get_status(GetStatusRequest::default()).await
+                })
                 .await?;
             if status.nodes.get("ready").copied().unwrap_or(0) > simulated {
                 return Ok(agent);

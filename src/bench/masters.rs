@@ -236,8 +236,9 @@ impl Fakes {
     pub(super) async fn ready(&self, masters: &Masters, count: u32) -> Outcome<Duration> {
         let (begun, client) = (Instant::now(), masters.client());
         while begun.elapsed() < PATIENCE {
-            let call =
-                |channel| async move { admin(channel).get_status(GetStatusRequest::default()).await };
+            let call = |channel| async move {
+                admin(channel).get_status(GetStatusRequest::default()).await
+            };
             if let Ok(status) = client.call(call).await
                 && status
                     .nodes
