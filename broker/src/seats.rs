@@ -315,7 +315,7 @@ pub fn same_again(facts: &Facts<'_>, address: &str, replaces: u64) -> Result<Opt
     if node == facts.own || facts.members.voters.contains(&node) || held {
         return Err(format!(
             "{address} is the address of master {node}, which has a part of the log: if its disk \
-             is lost, add the new one as one that replaces {node}; else remove {node} first"
+             is lost, the new one joins with --replaces m{node}; else remove m{node} first"
         ));
     }
     Ok(Some(node))

@@ -236,7 +236,9 @@ impl Master {
             Peer {
                 node: peer.node,
                 matched: peer.matched,
-                answers: acknowledged.is_some_and(|at| now.since(*at) < SILENT_AFTER),
+                // One that has answered since the last look is not noted yet.
+                answers: peer.active
+                    || acknowledged.is_some_and(|at| now.since(*at) < SILENT_AFTER),
                 // As long as nothing is known of the moment before, nobody has.
                 caught_up: mark.is_some_and(|mark| peer.matched >= mark) && !peer.in_snapshot,
             }
