@@ -14,7 +14,7 @@ use std::time::Duration;
 use mete_model::task::FakeTask;
 use mete_model::{Inventory, NodeKey, Span, TaskSpec, Timestamp, Usage};
 use mete_proto::dial::{Dial, Dialing, SharedDial};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
@@ -245,62 +245,98 @@ impl Host for FakeHost {
     }
 }
 
-/// A dial that many fake agents share: a few connections, many streams on each.
+/// Streams of fake agents on one connection.
+const STREAMS: u32 = 250;
+
+/// A dial that many fake agents share: a few connections to each address, many streams on each.
 ///
-/// Ten thousand agents with a connection each would measure the kernel, not the broker.
+/// Ten thousand agents with a connection each would measure the kernel, not the broker; all on one
+/// would wait for each other, and a connection takes only so many streams.
 #[derive(Debug)]
 pub struct PooledDial {
     inner: SharedDial,
-    /// Streams on one connection before another is opened.
-    per_connection: usize,
-    pool: Arc<Mutex<BTreeMap<String, Pool>>>,
+    connections: usize,
+    pool: Mutex<BTreeMap<String, Pool>>,
 }
 
-#[derive(Debug, Default)]
+/// The connections to one address; each is opened by the first that is to use it.
+#[derive(Debug)]
 struct Pool {
-    channels: Vec<Channel>,
+    channels: Vec<Arc<OnceCell<Channel>>>,
     dials: usize,
 }
 
 impl PooledDial {
-    /// Shares what `inner` opens among so many streams each.
+    /// Shares what `inner` opens among so many agents.
     #[must_use]
-    pub fn new(inner: SharedDial, per_connection: usize) -> Self {
+    pub fn for_agents(inner: SharedDial, agents: u32) -> Self {
+        let connections = agents.div_ceil(STREAMS).max(1);
         Self {
             inner,
-            per_connection: per_connection.max(1),
-            pool: Arc::default(),
+            connections: usize::try_from(connections).unwrap_or(usize::MAX),
+            pool: Mutex::default(),
         }
+    }
+
+    /// The next connection to an address: one after the other.
+    fn next(&self, address: &str) -> Arc<OnceCell<Channel>> {
+        let mut pools = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = pools.entry(address.to_owned()).or_insert_with(|| Pool {
+            channels: Vec::new(),
+            dials: 0,
+        });
+        let at = pool.dials.checked_rem(self.connections).unwrap_or(0);
+        pool.dials = pool.dials.wrapping_add(1);
+        if let Some(channel) = pool.channels.get(at) {
+            return Arc::clone(channel);
+        }
+        let channel = Arc::default();
+        pool.channels.push(Arc::clone(&channel));
+        channel
     }
 }
 
 impl Dial for PooledDial {
     fn dial(&self, address: &str) -> Dialing {
-        let (inner, pool) = (Arc::clone(&self.inner), Arc::clone(&self.pool));
-        let (address, per_connection) = (address.to_owned(), self.per_connection);
+        let (inner, channel) = (Arc::clone(&self.inner), self.next(address));
+        let address = address.to_owned();
         Box::pin(async move {
-            let known = {
-                let mut pools = pool.lock().unwrap_or_else(PoisonError::into_inner);
-                let pool = pools.entry(address.clone()).or_default();
-                let at = pool.dials.checked_div(per_connection).unwrap_or(0);
-                pool.dials = pool.dials.saturating_add(1);
-                // Later dials are reconnects: they spread over what is there.
-                let last = pool.channels.len().saturating_sub(1);
-                pool.channels
-                    .get(if at > 4 * last { at % (last + 1) } else { at })
-                    .cloned()
-            };
-            if let Some(channel) = known {
-                return Ok(channel);
-            }
-            let channel = inner.dial(&address).await?;
-            let mut pools = pool.lock().unwrap_or_else(PoisonError::into_inner);
-            pools
-                .entry(address)
-                .or_default()
-                .channels
-                .push(channel.clone());
-            Ok(channel)
+            let opened = channel.get_or_try_init(|| inner.dial(&address)).await;
+            opened.cloned()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tonic::transport::Endpoint;
+
+    /// Opens nothing, and counts how often it was asked to.
+    #[derive(Debug, Default)]
+    struct Counting(AtomicUsize);
+
+    impl Dial for Counting {
+        fn dial(&self, address: &str) -> Dialing {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let endpoint = Endpoint::from_shared(format!("http://{address}"));
+            Box::pin(async move { Ok(endpoint?.connect_lazy()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn many_agents_share_a_few_connections_to_each_address_also_one_after_the_other() {
+        let opened = Arc::new(Counting::default());
+        let dial = PooledDial::for_agents(opened.clone(), 600);
+
+        // Sent on by the masters that follow, agents come to the leader one by one.
+        for address in ["m1:7443", "m2:7443"] {
+            for _agent in 0..600 {
+                dial.dial(address).await.expect("nothing is opened");
+            }
+        }
+
+        assert_eq!(opened.0.load(Ordering::Relaxed), 3 + 3);
     }
 }

@@ -350,6 +350,9 @@ where
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
         .max_concurrent_streams(4_096)
+        // Under load many a caller gives up before its call is looked at; that must not end the
+        // connection for all others on it. Bounded all the same: a flood of resets costs time.
+        .http2_max_pending_accept_reset_streams(Some(1_024))
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, shutdown)
         .await

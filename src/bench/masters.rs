@@ -21,9 +21,6 @@ use crate::cli::support::client::{Cluster, admin};
 use crate::cli::support::error::{CliError, Outcome};
 use crate::daemon::machine;
 
-/// Streams of simulated agents on one connection.
-const STREAMS: usize = 250;
-
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -205,7 +202,7 @@ impl Fakes {
     /// # Errors
     /// `TIMED_OUT`.
     pub(super) async fn start(masters: &Masters, count: u32, unsaid: FakeTask) -> Outcome<Self> {
-        let dial = Arc::new(PooledDial::new(Arc::new(TcpDial::default()), STREAMS));
+        let dial = Arc::new(PooledDial::for_agents(Arc::new(TcpDial::default()), count));
         let mut running = JoinSet::new();
         for number in 1..=count {
             let agent = FakeAgent {

@@ -44,9 +44,6 @@ const PRETENDED: FakeTask = FakeTask {
     exit_code: 0,
 };
 
-/// Streams of simulated agents on one connection.
-const STREAMS: usize = 256;
-
 /// What the cluster is made of.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -264,7 +261,7 @@ impl DevCluster {
     }
 
     fn spawn_fakes(&mut self, count: u32, unsaid: FakeTask) {
-        let dial = Arc::new(PooledDial::new(Arc::new(TcpDial::default()), STREAMS));
+        let dial = Arc::new(PooledDial::for_agents(Arc::new(TcpDial::default()), count));
         for number in 1..=count {
             let agent = FakeAgent {
                 node_key: NodeKey(Uuid::new_v4()),
