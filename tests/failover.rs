@@ -633,6 +633,43 @@ fn cut_off(trio: &Trio, promises: &mut Promises, cut: impl Fn(&str, &str)) {
 }
 
 #[test]
+fn who_asks_a_follower_while_nobody_leads_is_answered_as_soon_as_somebody_does() {
+    let mut trio = Trio::start(false);
+    for round in 0..4 {
+        let dead = trio.wait_for_leader();
+        trio.kill(dead);
+        let others = [1, 2, 3].into_iter().filter(|master| *master != dead);
+        let ask = |follower| trio.set_role(follower, &format!("asked-{round}-{follower}"));
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let asked: Vec<_> = others
+                .map(|follower| scope.spawn(move || ask(follower)))
+                .collect();
+            let answers = asked.into_iter().map(|asked| asked.join());
+            answers.map(|answer| answer.expect("an answer")).collect()
+        });
+        let mut done = 0;
+        for answer in answers {
+            // One of them leads then, and the other one names it.
+            match answer {
+                Ok(()) => done += 1,
+                Err(refused) => {
+                    let said = refused.message();
+                    assert!(said.contains("the leader of term"), "{refused}");
+                    let named = &trio.listens[&dead];
+                    assert!(
+                        !said.contains(named.as_str()),
+                        "sent to the dead one: {said}"
+                    );
+                }
+            }
+        }
+        assert_eq!(done, 1, "one of the two leads");
+        trio.restart(dead);
+        trio.wait_until_caught_up(dead);
+    }
+}
+
+#[test]
 fn partitions_cost_time_and_nothing_else() {
     let mut trio = Trio::start(true);
     furnish(&mut trio);

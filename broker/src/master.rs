@@ -197,6 +197,7 @@ impl Master {
         if let Some(leader) = &mut self.leader {
             self.outputs.append(&mut leader.take_outputs());
         }
+        self.send_on(now);
         if self.may_stop(now) {
             self.outputs.push(Output::Stopped);
         }
@@ -284,14 +285,31 @@ impl Master {
         }
     }
 
+    /// Where to send whoever asks, while another master leads. One that is not heard may be gone, and
+    /// who is sent there comes back none the wiser: those wait for the election.
+    fn led_elsewhere(&self, now: Now) -> Option<Refusal> {
+        let standing = self.replica.standing();
+        let node = standing.leader?;
+        let is_other = node != self.replica.identity().node;
+        let is_there = is_other && self.peers.is_heard(node, now.monotonic);
+        is_there.then(|| self.not_leader(Some(node), standing.term))
+    }
+
+    /// Sends on what was held, as soon as another master leads.
+    fn send_on(&mut self, now: Now) {
+        if self.held.is_empty() || self.leader.is_some() {
+            return;
+        }
+        if let Some(refusal) = self.led_elsewhere(now) {
+            for (_, event) in self.held.drain(..) {
+                self.outputs.extend(leader::refuse_event(event, &refusal));
+            }
+        }
+    }
+
     /// Keeps what waits for an answer until there is a leader, or refuses it with who leads.
     fn hold(&mut self, event: Event, now: Now) {
-        let standing = self.replica.standing();
-        let elsewhere = standing
-            .leader
-            .filter(|node| *node != self.replica.identity().node);
-        if let Some(node) = elsewhere {
-            let refusal = self.not_leader(Some(node), standing.term);
+        if let Some(refusal) = self.led_elsewhere(now) {
             self.outputs.extend(leader::refuse_event(event, &refusal));
         } else if self.held.len() >= MOST_HELD {
             let detail = format!("no master leads, and {MOST_HELD} calls wait for one already");

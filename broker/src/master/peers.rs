@@ -5,7 +5,7 @@
 //! the log's membership; [`crate::seats`] decides. This room gathers the facts for it, and carries
 //! out what it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 use mete_model::Code;
@@ -23,6 +23,10 @@ use crate::session::peers::Outlet;
 
 /// A master that was not heard for so long does not count as answering. Ten of its heartbeats.
 const SILENT_AFTER: u64 = 1_000;
+
+/// A leader that was not heard for so long may be gone: nobody is sent to it. Three of its
+/// heartbeats; the others stand for election later than this.
+const MISSED_AFTER: u64 = 300;
 
 /// Masters that have connected and are not named: remembered at the most.
 const MOST_UNNAMED: usize = 32;
@@ -52,6 +56,8 @@ struct Mark {
 pub(super) struct Peers {
     outlet: Box<dyn Outlet>,
     heard: BTreeMap<u64, Monotonic>,
+    /// The connection to them has broken since they were heard.
+    broken: BTreeSet<u64>,
     /// When each had last acknowledged something; of a leader only.
     acknowledged: BTreeMap<u64, Monotonic>,
     /// What each said of itself when it connected.
@@ -76,6 +82,7 @@ impl Peers {
         Self {
             outlet,
             heard: BTreeMap::new(),
+            broken: BTreeSet::new(),
             acknowledged: BTreeMap::new(),
             told: BTreeMap::new(),
             directory: BTreeMap::new(),
@@ -103,6 +110,7 @@ impl Peers {
 
     fn heard(&mut self, node: u64, at: Monotonic) {
         self.heard.insert(node, at);
+        self.broken.remove(&node);
     }
 
     /// One that nobody has named yet may join: a few of them are remembered.
@@ -116,6 +124,12 @@ impl Peers {
 
     pub(super) fn told(&self, node: u64) -> Option<&PeerFacts> {
         self.told.get(&node)
+    }
+
+    /// Whether it was heard a moment ago, and nothing speaks against it since.
+    pub(super) fn is_heard(&self, node: u64, now: Monotonic) -> bool {
+        let heard = self.heard_at(node);
+        !self.broken.contains(&node) && heard.is_some_and(|at| now.since(at) < MISSED_AFTER)
     }
 
     pub(super) fn heard_at(&self, node: u64) -> Option<Monotonic> {
@@ -152,6 +166,7 @@ impl Peers {
         let told = &self.told;
         let known = |node: &u64| state.master(*node).is_some() || told.contains_key(node);
         self.heard.retain(|node, _| known(node));
+        self.broken.retain(|node| known(node));
         self.acknowledged.retain(|node, _| known(node));
         let said = self
             .told
@@ -482,7 +497,10 @@ impl Master {
                 self.peers.heard(from, now.monotonic);
                 self.peers.messages.append(&mut frames);
             }
-            PeerEvent::Unreachable { node } => self.peers.unreachable.push(node),
+            PeerEvent::Unreachable { node } => {
+                self.peers.broken.insert(node);
+                self.peers.unreachable.push(node);
+            }
             PeerEvent::SnapshotSent {
                 to,
                 index,
