@@ -285,8 +285,8 @@ impl Master {
         }
     }
 
-    /// Where to send whoever asks, while another master leads. One that is not heard may be gone, and
-    /// who is sent there comes back none the wiser: those wait for the election.
+    /// Where to send whoever asks, while another master leads. One that is not heard may be gone:
+    /// nobody is sent there, they wait for the election.
     fn led_elsewhere(&self, now: Now) -> Option<Refusal> {
         let standing = self.replica.standing();
         let node = standing.leader?;
