@@ -49,6 +49,7 @@ const MESSAGES: &[(&str, Dump)] = &[
     ("batch.GetResponse", dump::<batch::v1::GetResponse>),
     ("batch.CancelResponse", dump::<batch::v1::CancelResponse>),
     ("batch.JobRecord", dump::<batch::v1::JobRecord>),
+    ("batch.EndedRecord", dump::<batch::v1::EndedRecord>),
     ("node.LogsRequest", dump::<node::v1::LogsRequest>),
     ("node.LogChunk", dump::<node::v1::LogChunk>),
     ("node.LedgerResponse", dump::<node::v1::LedgerResponse>),
@@ -101,6 +102,7 @@ fn samples() -> Vec<Sample> {
         of_frameworks(),
         pages_of_runs(),
         jobs(),
+        ended_elements(),
         from_agents(),
         told(),
     ]
@@ -265,11 +267,8 @@ fn jobs() -> Vec<Sample> {
         started_ms: 1_700_000_060_000,
         ended_ms: 1_700_000_061_000,
         run: Some(convert::write_run_ref(framework_id, &run)),
-        usage: Some(types::v1::Usage {
-            cpu_ms: 900,
-            memory_peak_bytes: 1 << 30,
-            ..types::v1::Usage::default()
-        }),
+        usage: Some(usage()),
+        ..batch::v1::Element::default()
     };
     let submit = batch::v1::SubmitRequest {
         spec: Some(spec.clone()),
@@ -302,6 +301,52 @@ fn jobs() -> Vec<Sample> {
         ("batch.GetResponse", "failed", get.encode_to_vec()),
         ("batch.CancelResponse", "refused", cancel.encode_to_vec()),
         ("batch.JobRecord", "ended", record.encode_to_vec()),
+    ]
+}
+
+fn usage() -> types::v1::Usage {
+    types::v1::Usage {
+        cpu_ms: 900,
+        memory_peak_bytes: 1 << 30,
+        ..types::v1::Usage::default()
+    }
+}
+
+/// Elements that have ended: as they are kept, and once their details are dropped.
+fn ended_elements() -> Vec<Sample> {
+    let ended = batch::v1::EndedRecord {
+        places: vec![batch::v1::EndedPlace {
+            node: "n07".to_owned(),
+            agent_id: Dice::new(2).agent().to_string(),
+            node_address: "10.0.0.7:7444".to_owned(),
+        }],
+        elements: vec![batch::v1::EndedElement {
+            position: 3,
+            attempt: 2,
+            place: 0,
+            started_ms: 1_700_000_060_000,
+            ended_ms: 1_700_000_061_000,
+            reason: "SIGNAL".to_owned(),
+            message: "ended by signal 9".to_owned(),
+            usage: Some(usage()),
+        }],
+    };
+    let dropped = batch::v1::GetResponse {
+        elements: vec![batch::v1::Element {
+            index: 1,
+            attempt: 1,
+            details_dropped: true,
+            ..batch::v1::Element::default()
+        }],
+        ..batch::v1::GetResponse::default()
+    };
+    vec![
+        ("batch.EndedRecord", "failed", ended.encode_to_vec()),
+        (
+            "batch.GetResponse",
+            "details_dropped",
+            dropped.encode_to_vec(),
+        ),
     ]
 }
 

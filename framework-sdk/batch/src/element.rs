@@ -71,7 +71,7 @@ pub struct Element {
     pub requeues: u8,
     /// How the last attempt ended.
     pub exit: Option<Exit>,
-    /// Of this process's life only.
+    /// Of an ended element it is kept within the bounds of [`crate::details`].
     pub present: Option<Box<Present>>,
     /// Attempts in a row that could not be set up, in this process's life.
     pub unprepared: Option<Box<Unprepared>>,
@@ -86,7 +86,7 @@ pub struct Unprepared {
     pub nodes: BTreeSet<String>,
 }
 
-/// What is known of an element's present or last attempt; not stored.
+/// What is known of an element's present or last attempt; stored once the element has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
     /// The attempt, from 1.

@@ -5,6 +5,7 @@ use mete_sdk::Exit;
 use mete_sdk::model::Timestamp;
 
 use crate::array::{Array, BadArray};
+use crate::details::Details;
 use crate::element::{Element, State};
 
 /// A job in the queue.
@@ -30,6 +31,8 @@ pub struct Job {
     pub elements: Vec<Element>,
     /// Elements that may run at a time; 0 = all.
     pub throttle: u32,
+    /// Which ended elements still have their details.
+    pub details: Details,
     counts: Counts,
 }
 
@@ -98,6 +101,7 @@ impl Job {
             indices: array.indices,
             elements,
             throttle,
+            details: Details::default(),
             counts: Counts::default(),
         };
         job.recount();
@@ -268,6 +272,7 @@ impl Job {
             u32::from(element.attempts).max(1)
         };
         let known = launched || element.attempts > 0;
+        let details_dropped = known && !launched && element.state.is_final();
         Some(wire::Element {
             index: self.indices.get(at).copied().unwrap_or(0),
             state: state.into(),
@@ -297,6 +302,7 @@ impl Job {
                 memory_peak_bytes: usage.memory_peak.0,
                 wall_ms: usage.wall_ms,
             }),
+            details_dropped,
         })
     }
 }

@@ -6,6 +6,7 @@
 //! the moment it takes to fill them.
 
 pub mod array;
+pub mod details;
 pub mod element;
 pub mod job;
 pub mod queue;

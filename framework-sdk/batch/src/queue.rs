@@ -4,6 +4,7 @@
 //! the store before a submit is answered or a status is acknowledged. A crash between the two
 //! delivers the status again, and applying it again changes nothing.
 
+mod keep;
 mod select;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use mete_proto::batch::v1 as wire;
 use mete_sdk::model::Timestamp;
 use mete_sdk::{Code, RunId, RunInfo, TaskId, TaskPhase, TaskUpdate};
 
+use crate::details::PageId;
 use crate::element::{Present, State, Unprepared};
 use crate::job::Job;
 use crate::records;
@@ -103,7 +105,14 @@ pub struct Queue {
     delayed: BTreeSet<(Timestamp, u64, usize)>,
     dirty_jobs: BTreeSet<u64>,
     dirty_pieces: BTreeSet<(u64, usize)>,
-    deleted: Vec<(u64, usize)>,
+    /// Pages of details that differ from what is stored.
+    dirty_details: BTreeSet<(u64, PageId)>,
+    /// Keys that are to go from the store.
+    deleted: Vec<Vec<u8>>,
+    /// Jobs of which details are kept.
+    detailed: BTreeSet<u64>,
+    /// What all details count for.
+    detail_bytes: usize,
     /// Jobs whose demand may differ from what the broker has.
     dirty_demand: BTreeSet<u64>,
     /// Rises with each change, for those who watch.
@@ -224,6 +233,10 @@ impl Queue {
             self.by_key.insert(job.key.clone(), number);
         }
         self.dirty_demand.insert(number);
+        self.detail_bytes = self.detail_bytes.saturating_add(job.details.bytes());
+        if !job.details.is_empty() {
+            self.detailed.insert(number);
+        }
         self.jobs.insert(number, job);
         self.revision = self.revision.saturating_add(1);
     }
@@ -265,8 +278,14 @@ impl Queue {
             self.ready.remove(&number);
             self.dirty_jobs.remove(&number);
             self.dirty_pieces.retain(|(job, _)| *job != number);
+            let pieces = records::pieces(job.elements.len());
+            self.deleted.extend(records::keys(number, pieces));
+            let pages = job.details.ids();
             self.deleted
-                .push((number, records::pieces(job.elements.len())));
+                .extend(pages.map(|page| records::ended_key(number, page)));
+            self.detail_bytes = self.detail_bytes.saturating_sub(job.details.bytes());
+            self.detailed.remove(&number);
+            self.dirty_details.retain(|(job, _)| *job != number);
         }
     }
 
@@ -455,7 +474,9 @@ impl Queue {
             return;
         };
         if let Some(element) = job.elements.get_mut(at)
-            && element.present.is_some()
+            && let Some(present) = &element.present
+            // One that waits for its next attempt still shows the one before.
+            && present.attempt == element.attempt()
         {
             element.attempts = element.attempts.saturating_add(1);
         }
@@ -467,6 +488,7 @@ impl Queue {
             job.ended = Some(now);
         }
         self.changed(number, at);
+        self.keep_details(number, at);
     }
 
     fn requeue(&mut self, number: u64, at: usize, free: bool, now: Timestamp) {
@@ -601,13 +623,25 @@ impl Queue {
             self.dirty_demand.remove(&number);
             self.dirty_jobs.remove(&number);
             self.dirty_pieces.retain(|(job, _)| *job != number);
+            self.dirty_details.retain(|(job, _)| *job != number);
+            self.detail_bytes = self.detail_bytes.saturating_sub(job.details.bytes());
+            self.detailed.remove(&number);
             self.delayed.retain(|(_, job, _)| *job != number);
         }
     }
 
     /// Everything that has changed since it was last stored, as records to write and to delete.
+    ///
+    /// Details of ended elements come first: once an element is stored as ended, its last status is
+    /// not heard again.
     pub fn take_writes(&mut self) -> records::Writes {
         let mut writes = records::Writes::default();
+        for (number, page) in std::mem::take(&mut self.dirty_details) {
+            let job = self.jobs.get(&number);
+            writes
+                .puts
+                .extend(job.and_then(|job| records::ended(job, page)));
+        }
         for number in std::mem::take(&mut self.dirty_jobs) {
             if let Some(job) = self.jobs.get(&number) {
                 writes.puts.push(records::job(job));
@@ -618,9 +652,7 @@ impl Queue {
                 writes.puts.push(records::piece(job, piece));
             }
         }
-        for (number, pieces) in std::mem::take(&mut self.deleted) {
-            writes.deletes.extend(records::keys(number, pieces));
-        }
+        writes.deletes = std::mem::take(&mut self.deleted);
         writes
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mete_proto::batch::v1 as wire;
-use mete_sdk::model::Timestamp;
+use mete_sdk::model::{Bytes, Timestamp, Usage};
 use mete_sdk::store::Write;
 use prost::Message;
 
-use crate::element::{Element, STORED_BYTES};
+use crate::details::{self, Kind, PageId};
+use crate::element::{Element, Present, STORED_BYTES};
 use crate::job::Job;
 
 /// Elements in one record.
@@ -120,7 +121,17 @@ fn piece_key(number: u64, piece: usize) -> Vec<u8> {
     format!("job/{number:016x}/{piece:04x}").into_bytes()
 }
 
-/// Every key of a job.
+/// The key of a page of details.
+#[must_use]
+pub fn ended_key(number: u64, page: PageId) -> Vec<u8> {
+    let kind = match page.kind {
+        Kind::Failed => 'f',
+        Kind::Other => 'o',
+    };
+    format!("ended/{number:016x}/{kind}/{:08x}", page.number).into_bytes()
+}
+
+/// Every key of a job, those of its details left out.
 #[must_use]
 pub fn keys(number: u64, pieces: usize) -> Vec<Vec<u8>> {
     let pieces = (0..pieces).map(|piece| piece_key(number, piece));
@@ -228,4 +239,138 @@ fn read_piece(job: &mut Job, piece: usize, bytes: &[u8]) -> Result<(), &'static 
         *slot = Element::from_bytes(bytes).ok_or("an element has no known state")?;
     }
     Ok(())
+}
+
+/// A record of details of a job's ended elements; `None` if the page is kept no longer.
+#[must_use]
+pub fn ended(job: &Job, page: PageId) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut record = wire::EndedRecord::default();
+    for position in job.details.positions(page)? {
+        let at = usize::try_from(*position).unwrap_or(usize::MAX);
+        let present = job.elements.get(at).and_then(|it| it.present.as_deref());
+        let Some(present) = present else { continue };
+        let place = wire::EndedPlace {
+            node: present.node.clone(),
+            agent_id: present.agent.clone(),
+            node_address: present.node_address.clone(),
+        };
+        let known = record.places.iter().position(|known| *known == place);
+        let place = known.unwrap_or_else(|| {
+            record.places.push(place);
+            record.places.len().saturating_sub(1)
+        });
+        record.elements.push(wire::EndedElement {
+            position: *position,
+            attempt: present.attempt,
+            place: u32::try_from(place).unwrap_or(u32::MAX),
+            started_ms: present.started.0,
+            ended_ms: present.ended.0,
+            reason: present.reason.clone(),
+            message: present.message.clone(),
+            usage: present.usage.map(|usage| mete_proto::types::v1::Usage {
+                cpu_ms: usage.cpu_ms,
+                memory_peak_bytes: usage.memory_peak.0,
+                wall_ms: usage.wall_ms,
+            }),
+        });
+    }
+    Some((ended_key(job.number, page), record.encode_to_vec()))
+}
+
+/// Gives the jobs the details of their ended elements, from all records under `ended/`, in any
+/// order. Gives the keys of records that serve nothing, each with why: they are to be deleted. They
+/// stop nobody, for no element is run by what they say.
+pub fn read_ended(
+    jobs: &mut [Job],
+    records: &[(Vec<u8>, Vec<u8>)],
+) -> Vec<(Vec<u8>, &'static str)> {
+    let mut useless = Vec::new();
+    let mut pages = Vec::new();
+    for (key, value) in records {
+        match (
+            read_ended_key(key),
+            wire::EndedRecord::decode(value.as_slice()),
+        ) {
+            (Some((number, page)), Ok(record)) => pages.push((number, page, record, key)),
+            (None, _) => useless.push((key.clone(), "its key is none of ours")),
+            (Some(_), Err(_)) => useless.push((key.clone(), "it cannot be read")),
+        }
+    }
+    // The newest page first: what it says of an element is the last word.
+    pages.sort_unstable_by_key(|(number, page, _, _)| std::cmp::Reverse((*number, *page)));
+    for (number, page, record, key) in pages {
+        let at = jobs.binary_search_by_key(&number, |job| job.number);
+        let Some(job) = at.ok().and_then(|at| jobs.get_mut(at)) else {
+            useless.push((key.clone(), "its job is gone"));
+            continue;
+        };
+        if !restore(job, page, &record) {
+            useless.push((key.clone(), "no element of it has ended so"));
+        }
+    }
+    useless
+}
+
+fn read_ended_key(key: &[u8]) -> Option<(u64, PageId)> {
+    let text = std::str::from_utf8(key).ok()?;
+    let mut words = text.split('/');
+    let ("ended", number) = (words.next()?, words.next()?) else {
+        return None;
+    };
+    let kind = match words.next()? {
+        "f" => Kind::Failed,
+        "o" => Kind::Other,
+        _ => return None,
+    };
+    let page = PageId {
+        kind,
+        number: u32::from_str_radix(words.next()?, 16).ok()?,
+    };
+    let number = u64::from_str_radix(number, 16).ok()?;
+    // Spelled otherwise it would be deleted under a key that is not there.
+    (ended_key(number, page) == key).then_some((number, page))
+}
+
+/// Says whether any element of the record ended as it says.
+fn restore(job: &mut Job, page: PageId, record: &wire::EndedRecord) -> bool {
+    let mut positions = Vec::new();
+    let mut bytes: usize = 0;
+    for ended in record.elements.iter().rev() {
+        let at = usize::try_from(ended.position).unwrap_or(usize::MAX);
+        let Some(element) = job.elements.get_mut(at) else {
+            continue;
+        };
+        let fits = element.state.is_final() && Kind::of(element.state) == page.kind;
+        if !fits || u32::from(element.attempts) != ended.attempt || element.present.is_some() {
+            continue;
+        }
+        let place = usize::try_from(ended.place).ok();
+        let place = place.and_then(|place| record.places.get(place).cloned());
+        let place = place.unwrap_or_default();
+        let present = Present {
+            attempt: ended.attempt,
+            node: place.node,
+            agent: place.agent_id,
+            node_address: place.node_address,
+            started: Timestamp(ended.started_ms),
+            ended: Timestamp(ended.ended_ms),
+            reason: ended.reason.clone(),
+            message: ended.message.clone(),
+            usage: ended.usage.map(|usage| Usage {
+                cpu_ms: usage.cpu_ms,
+                memory_peak: Bytes(usage.memory_peak_bytes),
+                wall_ms: usage.wall_ms,
+            }),
+            running: ended.started_ms > 0,
+        };
+        bytes = bytes.saturating_add(details::cost(&present));
+        element.present = Some(Box::new(present));
+        positions.push(ended.position);
+    }
+    if positions.is_empty() {
+        return false;
+    }
+    positions.reverse();
+    job.details.restore(page, positions, bytes);
+    true
 }

@@ -190,12 +190,13 @@ impl Shell {
         if self.loaded {
             return Ok(());
         }
-        let stored = self.session.store().list("job/").await?;
-        let stored: Vec<_> = stored
-            .into_iter()
-            .map(|record| (record.key, record.value))
-            .collect();
-        let jobs = records::read(&stored).map_err(Error::handler)?;
+        let stored = self.stored("job/").await?;
+        let mut jobs = records::read(&stored).map_err(Error::handler)?;
+        for (key, why) in records::read_ended(&mut jobs, &self.stored("ended/").await?) {
+            let name = String::from_utf8_lossy(&key);
+            tracing::warn!(%name, why, "details of ended elements are lost, their record goes");
+            self.unwritten.deletes.push(key);
+        }
         let count = jobs.len();
         let runs = connected.snapshot.runs;
         let framework = self.session.framework_id().unwrap_or_default();
@@ -216,6 +217,11 @@ impl Shell {
             "batch took its queue up again"
         );
         Ok(())
+    }
+
+    async fn stored(&self, prefix: &str) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let records = self.session.store().list(prefix).await?.into_iter();
+        Ok(records.map(|record| (record.key, record.value)).collect())
     }
 
     fn updates(&mut self, updates: &[TaskUpdate], turn: &mut Turn) {

@@ -24,6 +24,11 @@ pub const MOST_READ: usize = 128;
 pub async fn logs(client: &Client, mut flags: Logs) -> Outcome<u8> {
     flags.job = element_name(&flags.job);
     let (row, _, elements) = show::get(client, &flags.job).await?;
+    if let Some(dropped) = show::dropped(&elements) {
+        note(&format!(
+            "-- no log can be found of some elements: {dropped} --"
+        ));
+    }
     let mut sources = Vec::new();
     for element in &elements {
         if let Some(said) = launch_failure(&label(&row, element), element) {

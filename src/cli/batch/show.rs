@@ -113,16 +113,32 @@ fn text(
     let shown: Vec<Element> = interesting(elements);
     let more = elements.len().saturating_sub(shown.len());
     let mut table = element_listing(&shown);
+    let mut footers = Vec::new();
     if more > 0 {
-        table.footer = format!(
+        footers.push(format!(
             "{more} more; all of them: mete batch show {} -o json",
             row.job
-        );
+        ));
     }
+    footers.extend(dropped(elements));
+    table.footer = footers.join("\n");
     Ok(format!(
         "{sheet}\n{}",
         table.text(&client.style.as_table())?
     ))
+}
+
+/// Says of how many ended elements only state, attempt and exit are left, if of any.
+#[must_use]
+pub fn dropped(elements: &[Element]) -> Option<String> {
+    let dropped = elements.iter().filter(|it| it.details_dropped).count();
+    (dropped > 0).then(|| {
+        format!(
+            "{dropped} ended too long ago: of these only state, attempt and exit are kept; node, \
+             times, reason and message are kept for the last 16384 elements of a job that failed \
+             and the last 16384 others"
+        )
+    })
 }
 
 /// Those that failed or run, before those that wait or are done.
@@ -186,7 +202,11 @@ fn element_row(element: &Element) -> Row {
             time,
             words::exit(&element.exit),
             element.reason.clone(),
-            element.message.clone(),
+            if element.details_dropped {
+                "details kept no longer".to_owned()
+            } else {
+                element.message.clone()
+            },
             known(
                 usage.memory_peak_bytes,
                 mete_model::Bytes(usage.memory_peak_bytes).to_string(),
@@ -214,6 +234,7 @@ fn element_facts(element: &Element) -> Value {
         "ended": words::time(element.ended_ms),
         "task": element.run.as_ref().and_then(|run| run.run.as_ref()).map(|run| run.task.clone()),
         "usage": words::usage(&element.usage),
+        "details_dropped": element.details_dropped,
     })
 }
 
@@ -265,5 +286,23 @@ mod tests {
         let shown = interesting(&elements);
         let order: Vec<u32> = shown.iter().map(|element| element.index).collect();
         assert_eq!(order, [2, 3, 1, 0]);
+    }
+
+    #[test]
+    fn an_element_whose_details_are_gone_says_so_to_people_and_programs() {
+        let mut element = Element {
+            state: JobState::Failed.into(),
+            attempt: 2,
+            ..Element::default()
+        };
+        assert_eq!(dropped(&[element.clone()]), None);
+        element.details_dropped = true;
+        assert_eq!(element_facts(&element)["details_dropped"], true);
+        let style = crate::cli::support::print::Style::default();
+        let table = element_listing(&[element.clone()]).text(&style);
+        let table = table.expect("a table");
+        assert!(table.contains("details kept no longer"), "{table}");
+        let said = dropped(&[element]).expect("said");
+        assert!(said.starts_with("1 ended too long ago"), "{said}");
     }
 }

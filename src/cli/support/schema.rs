@@ -130,7 +130,7 @@ const OBJECTS: &[(&str, &str)] = &[
         "element",
         "index:int state:text attempt:int node:text? agent_id:text? node_address:text? \
          exit_code:int? exit_signal:int? reason:text? message:text? started:time? ended:time? \
-         task:text? usage:usage",
+         task:text? usage:usage details_dropped:bool",
     ),
     (
         "spec",
