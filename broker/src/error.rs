@@ -73,7 +73,7 @@ impl From<store::OpenError> for RunError {
             | Open::Identity { .. }
             | Open::Format { .. } => Code::StateDirectory,
             Open::Locked { .. } => Code::StateLocked,
-            Open::Damaged { .. } => Code::StoreDamaged,
+            Open::Damaged { .. } | Open::NoMark { .. } => Code::StoreDamaged,
             Open::NotDurable { .. } => Code::Internal,
             Open::DiskFull { .. } => Code::DiskFull,
             Open::Io { source, .. } if is_full(source) => Code::DiskFull,

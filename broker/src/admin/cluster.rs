@@ -240,7 +240,7 @@ fn masters(master: &Master) -> wire::GetRaftResponse {
         first_index: replica.first_index(),
         last_index: replica.last_index(),
         snapshot_index: snapshot.map_or(0, |snapshot| snapshot.at.index),
-        store_bytes: snapshot.map_or(0, |snapshot| snapshot.bytes),
+        store_bytes: replica.disk_bytes(),
         flushes: master.counters().flushes,
         term: standing.term,
         leader: standing.leader.unwrap_or(0),

@@ -425,6 +425,12 @@ impl<M: Machine> Replica<M> {
         self.store.space_low()
     }
 
+    /// Bytes that the log and the snapshot take on this master's disk.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        self.store.disk_bytes()
+    }
+
     /// The live snapshot, if the replica was founded or has received one.
     #[must_use]
     pub fn live_snapshot(&self) -> Option<&Manifest> {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::store::mark;
+
 /// Why a store was not opened. The process ends with this sentence; nothing was changed on disk.
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -80,18 +82,39 @@ pub enum OpenError {
     },
     /// What was flushed once cannot be read any more.
     #[error(
-        "open the store in {dir}: it is damaged ({what}); the log is good up to index {last_good}; \
-         nothing was changed. Keep the directory as it is. One of several masters: with an empty \
-         directory, mete master init --state-dir DIR --join ANOTHER --advertise OWN --replaces mN. \
-         A master that is alone: start on a copy of it that was taken while the master was stopped"
+        "open the store in {dir}: it is damaged: {what} ({}); keep the directory as it is, nothing \
+         in it was changed. One of several masters: with an empty directory, mete master init \
+         --state-dir DIR --join ANOTHER --advertise OWN --replaces mN. A master that is alone: \
+         start on a copy of the directory that was taken while the master was stopped",
+        reach(*last_good)
     )]
     Damaged {
         /// The store's directory.
         dir: PathBuf,
-        /// What does not hold.
+        /// What does not hold, in words for those who run masters.
         what: String,
-        /// The last index that could be read without a doubt; 0 if none.
-        last_good: u64,
+        /// The last index that could be read without a doubt, if that is known.
+        last_good: Option<u64>,
+        /// What the storage engine says of it, if it was the one that found it.
+        #[source]
+        detail: Option<Said>,
+    },
+    /// The note of how far the log was flushed is gone or cannot be read.
+    #[error(
+        "open the store in {dir}: {what}, so nobody can tell whether the end of the log is still \
+         there (it can be read up to index {last}); put the file back, or decide: one of several \
+         masters is replaced by a new one, with mete master init --replaces; of the only one, and only if the disk is sound and \
+         nobody has lost anything else there, accept the log as it is with: echo '{accept}' > \
+         {dir}/FLUSHED",
+        accept = mark::ACCEPT
+    )]
+    NoMark {
+        /// The store's directory.
+        dir: PathBuf,
+        /// What is the matter with the note.
+        what: &'static str,
+        /// The last index of the log; 0 if it is empty.
+        last: u64,
     },
     /// Writes do not reach the disk on this build or system.
     #[error(
@@ -143,7 +166,29 @@ pub struct TooNew {
     pub known: u32,
 }
 
+/// The words of a part that this room did not write, kept for those who look further.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("the storage engine said: {0}")]
+pub struct Said(pub String);
+
+fn reach(last_good: Option<u64>) -> String {
+    match last_good {
+        Some(index) => format!("the log is good up to index {index}"),
+        None => "how far the log is good is not known".to_owned(),
+    }
+}
+
 impl OpenError {
+    /// Damage of which nothing more is known.
+    pub(super) fn damaged(dir: &Path, what: impl Into<String>) -> Self {
+        Self::Damaged {
+            dir: dir.to_owned(),
+            what: what.into(),
+            last_good: None,
+            detail: None,
+        }
+    }
+
     /// Shortens the mapping of an I/O error.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::store::{Fault, OpenError, Origin, mark};
@@ -72,11 +73,7 @@ pub fn look(dir: &Path) -> Result<Found, OpenError> {
             let number = parse_current(dir, &String::from_utf8_lossy(&text))?;
             if !generation_path(dir, number).is_dir() {
                 let what = format!("CURRENT names generation {number}, which is not there");
-                return Err(OpenError::Damaged {
-                    dir: dir.to_owned(),
-                    what,
-                    last_good: 0,
-                });
+                return Err(OpenError::damaged(dir, what));
             }
             Ok(Found::Generation(number))
         }
@@ -85,12 +82,8 @@ pub fn look(dir: &Path) -> Result<Found, OpenError> {
         }
         Err(_) if generations == 0 || dir.join(FOUNDING).exists() => Ok(Found::Nothing),
         Err(_) => {
-            let what = "CURRENT is missing though generations are there".to_owned();
-            Err(OpenError::Damaged {
-                dir: dir.to_owned(),
-                what,
-                last_good: 0,
-            })
+            let what = "CURRENT is missing though generations are there";
+            Err(OpenError::damaged(dir, what))
         }
     }
 }
@@ -136,11 +129,7 @@ fn parse_current(dir: &Path, text: &str) -> Result<u64, OpenError> {
         .and_then(|digits| digits.parse().ok());
     number.ok_or_else(|| {
         let what = format!("CURRENT says {text:?}, which is no generation");
-        OpenError::Damaged {
-            dir: dir.to_owned(),
-            what,
-            last_good: 0,
-        }
+        OpenError::damaged(dir, what)
     })
 }
 
@@ -212,6 +201,26 @@ pub fn clean(dir: &Path, live: u64, snapshot: Option<&str>) -> Result<(), OpenEr
         }
     }
     Ok(())
+}
+
+/// Bytes that everything in `dir` but the reserve takes on the disk. What goes away meanwhile, or
+/// cannot be asked, counts for nothing.
+pub fn used_bytes(dir: &Path) -> u64 {
+    let mut sum: u64 = 0;
+    for (name, path) in entries(dir).unwrap_or_default() {
+        let Ok(metadata) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        // Blocks, not the length: a file may have been given room that it does not fill, or less.
+        let own = metadata.blocks().saturating_mul(512);
+        let bytes = match (metadata.is_dir(), name.as_str()) {
+            (true, _) => used_bytes(&path),
+            (false, RESERVE) => 0,
+            (false, _) => own,
+        };
+        sum = sum.saturating_add(bytes);
+    }
+    sum
 }
 
 fn entries(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {

@@ -6,6 +6,12 @@
 //! not be: it is written only after a flush returned, so whatever of it survives is true, and a log
 //! that ends before it has lost something.
 //!
+//! That the note is *there* is certain: it is made with both slots written, and synced, while the
+//! store is founded, and from then on one slot at a time is written in place. A power cut may take
+//! a slot back or tear it, never both. A note that is missing or has no slot left was lost to
+//! something else, and whatever took it may have taken the end of the log: the start is refused
+//! until a person says, by [`ACCEPT`] in the file, that the log is to be taken as it is.
+//!
 //! ```text
 //! FLUSHED  two slots, written in turn: sequence u64, CRC32C
 //! ```
@@ -20,8 +26,23 @@ use crate::store::{Fault, OpenError};
 /// The file's name in the store's directory.
 pub(super) const NAME: &str = "FLUSHED";
 const SLOT_BYTES: usize = 12;
+/// What a person writes into the file to have the log accepted as it is. No damage makes it.
+pub(super) const ACCEPT: &str = "accept the log as it is";
 /// Slots in sectors of their own: a torn write of one leaves the other alone.
 const SLOT_STRIDE: u64 = 512;
+
+/// What is in place of the note.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The newest sequence that was noted as flushed.
+    Noted(u64),
+    /// A person's word instead of it.
+    Accepted,
+    /// No file.
+    Missing,
+    /// A file without a slot that holds.
+    Damaged,
+}
 
 /// The open note.
 #[derive(Debug)]
@@ -33,21 +54,40 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Opens the note, or makes an empty one. `newest` says what it holds.
+    /// Makes the note, both slots written, and syncs it. Its name is durable once the directory is
+    /// synced.
+    pub(super) fn create(dir: &Path, sequence: u64) -> Result<Self, OpenError> {
+        let path = dir.join(NAME);
+        let file = File::create(&path).map_err(OpenError::io("create", &path))?;
+        let sealed = seal(sequence);
+        let written = [0, 1]
+            .into_iter()
+            .try_for_each(|slot| file.write_all_at(&sealed, slot * SLOT_STRIDE))
+            .and_then(|()| file.sync_all());
+        written.map_err(OpenError::io("write", &path))?;
+        Ok(Self {
+            file,
+            path,
+            newest: sequence,
+            slot: 0,
+        })
+    }
+
+    /// Opens the note. `newest` says what it holds; 0 if nothing, see [`look`].
     pub(super) fn open(dir: &Path) -> Result<Self, OpenError> {
         let path = dir.join(NAME);
-        let newest = read(&path).map_err(OpenError::io("read", &path))?;
-        let opened = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
+        let bytes = fs::read(&path).map_err(OpenError::io("read", &path))?;
+        let slots = slots(&bytes);
+        let newest = slots.iter().flatten().max().copied().unwrap_or(0);
+        // Never over the only slot that holds.
+        let slot = u64::from(slots.first().copied().flatten() == Some(newest));
+        let opened = OpenOptions::new().write(true).open(&path);
         let file = opened.map_err(OpenError::io("open", &path))?;
         Ok(Self {
             file,
             path,
             newest,
-            slot: 0,
+            slot,
         })
     }
 
@@ -75,19 +115,30 @@ fn seal(sequence: u64) -> Vec<u8> {
     [bytes.as_slice(), &crc32c::crc32c(&bytes).to_le_bytes()].concat()
 }
 
-fn read(path: &Path) -> io::Result<u64> {
-    let bytes = match fs::read(path) {
+/// Says what is in place of the note.
+pub(super) fn look(dir: &Path) -> Result<Found, OpenError> {
+    let path = dir.join(NAME);
+    let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Missing),
+        Err(error) => return Err(OpenError::io("read", &path)(error)),
     };
-    // Slots begin at multiples of the stride; a damaged one counts for nothing.
-    let slots = bytes.chunks(512).filter_map(|slot| slot.get(..SLOT_BYTES));
+    if bytes.trim_ascii() == ACCEPT.as_bytes() {
+        return Ok(Found::Accepted);
+    }
+    let newest = slots(&bytes).into_iter().flatten().max();
+    Ok(newest.map_or(Found::Damaged, Found::Noted))
+}
+
+/// What each slot holds; a damaged one holds nothing.
+fn slots(bytes: &[u8]) -> Vec<Option<u64>> {
     let sequence = |slot: &[u8]| {
+        let slot = slot.get(..SLOT_BYTES)?;
         let sequence = u64::from_le_bytes(*slot.first_chunk()?);
         (seal(sequence) == slot).then_some(sequence)
     };
-    Ok(slots.filter_map(sequence).max().unwrap_or(0))
+    // They begin at multiples of the stride.
+    bytes.chunks(512).take(2).map(sequence).collect()
 }
 
 #[cfg(test)]
@@ -97,8 +148,8 @@ mod tests {
     #[test]
     fn the_newest_note_is_read_again_and_a_torn_one_falls_back_to_the_one_before() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut mark = Mark::open(dir.path()).expect("a fresh one");
-        assert_eq!(mark.newest(), 0);
+        let mut mark = Mark::create(dir.path(), 0).expect("room");
+        assert_eq!(look(dir.path()).expect("it is there"), Found::Noted(0));
         for sequence in [7, 8, 9] {
             mark.note(sequence).expect("room");
         }
@@ -107,5 +158,36 @@ mod tests {
         // The third note went into the first slot again.
         mark.file.write_all_at(b"torn", 0).expect("room");
         assert_eq!(Mark::open(dir.path()).expect("it is there").newest(), 8);
+    }
+
+    #[test]
+    fn the_slot_that_holds_is_never_the_one_that_is_written() {
+        for torn in [0, SLOT_STRIDE] {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let mut mark = Mark::create(dir.path(), 7).expect("room");
+            mark.note(8).expect("room");
+            mark.file.write_all_at(b"torn", torn).expect("room");
+            let mut mark = Mark::open(dir.path()).expect("it is there");
+            let before = mark.newest();
+            mark.note(9).expect("room");
+            // As if that write had been torn too.
+            let slots = slots(&fs::read(dir.path().join(NAME)).expect("it is there"));
+            assert_eq!(slots.iter().flatten().min(), Some(&before), "{slots:?}");
+        }
+    }
+
+    #[test]
+    fn a_note_that_is_gone_or_holds_nothing_is_told_apart_from_one_of_zero() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let look = || look(dir.path()).expect("readable");
+        assert_eq!(look(), Found::Missing);
+        for damaged in [[].as_slice(), &[0; 600], b"accept", &[0xff; 12]] {
+            fs::write(dir.path().join(NAME), damaged).expect("room");
+            assert_eq!(look(), Found::Damaged, "{damaged:?}");
+        }
+        fs::write(dir.path().join(NAME), format!("{ACCEPT}\n")).expect("room");
+        assert_eq!(look(), Found::Accepted);
+        Mark::create(dir.path(), 12).expect("room");
+        assert_eq!(look(), Found::Noted(12));
     }
 }

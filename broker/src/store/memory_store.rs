@@ -243,11 +243,7 @@ impl MemoryStore {
             .retain(|file, _| Some(file) == live.as_ref());
         if let Some(file) = live.filter(|file| !disk.lock().snapshots.contains_key(file)) {
             let what = format!("the snapshot {file} is missing");
-            return Err(OpenError::Damaged {
-                dir: MEMORY.into(),
-                what,
-                last_good: 0,
-            });
+            return Err(OpenError::damaged(Path::new(MEMORY), what));
         }
         let mut identity = contents.identity;
         identity.incarnation += 1;
@@ -346,6 +342,16 @@ impl LogStore for MemoryStore {
 
     fn space_low(&self) -> bool {
         self.disk.lock().faults.space_low
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        let disk = self.disk.lock();
+        let records = disk
+            .durable
+            .iter()
+            .map(|(key, value)| key.len() + value.len());
+        let snapshots = disk.snapshots.values().map(|stored| stored.content.len());
+        records.chain(snapshots).map(|bytes| bytes as u64).sum()
     }
 
     fn tidy(&mut self) -> Result<(), Fault> {

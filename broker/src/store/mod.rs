@@ -40,7 +40,7 @@ mod snapshot_file;
 mod start_copy;
 mod sync_file_range;
 
-pub use error::{Fault, OpenError, TooNew};
+pub use error::{Fault, OpenError, Said, TooNew};
 pub use memory_store::{FaultPlan, MemoryDisk, MemoryStore};
 pub use segment_store::SegmentStore;
 pub use sled_store::{Settings, SledStore};
@@ -215,6 +215,10 @@ pub trait LogStore: Send + std::fmt::Debug {
 
     /// True when the disk is so full that no new command should be taken. Cheap.
     fn space_low(&self) -> bool;
+
+    /// Bytes that the log and the snapshot take on the disk now, without the reserve. Cheap: a
+    /// handful of files is asked for its size.
+    fn disk_bytes(&self) -> u64;
 
     /// Housekeeping after trims: gives space back when it is worth it. May take tens of
     /// milliseconds, rarely.

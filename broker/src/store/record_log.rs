@@ -293,11 +293,7 @@ pub(super) struct Contents {
 impl Contents {
     /// Reads them; `dir` is for the errors.
     pub(super) fn read(dir: &Path, records: &[(Key, Vec<u8>)]) -> Result<Self, OpenError> {
-        let damaged = |what: String| OpenError::Damaged {
-            dir: dir.to_owned(),
-            what,
-            last_good: 0,
-        };
+        let damaged = |what: String| OpenError::damaged(dir, what);
         let meta = |name: &[u8]| -> Result<Option<&[u8]>, OpenError> {
             let found = records.iter().find(|(key, _)| key == name);
             found.map_or(Ok(None), |(key, value)| {
@@ -358,7 +354,8 @@ fn damage_error(dir: &Path, damage: Damage) -> OpenError {
             OpenError::Damaged {
                 dir: dir.to_owned(),
                 what,
-                last_good,
+                last_good: (last_good > 0).then_some(last_good),
+                detail: None,
             }
         }
     }

@@ -207,11 +207,11 @@ fn replay(path: &Path, state: &mut Loaded) -> Result<(), OpenError> {
     });
     let last_good = state.entries.last().map_or(0, |entry| entry.index);
     if damaged {
-        let what = format!("a frame behind index {last_good} does not hold");
         return Err(OpenError::Damaged {
             dir: path.to_owned(),
-            what,
-            last_good,
+            what: format!("what was written behind index {last_good} does not hold"),
+            last_good: (last_good > 0).then_some(last_good),
+            detail: None,
         });
     }
     state.cut_from = (!rest.is_empty()).then_some(last_good + 1);
@@ -460,6 +460,10 @@ impl LogStore for SegmentStore {
 
     fn space_low(&self) -> bool {
         false
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        crate::store::layout::used_bytes(&self.dir)
     }
 
     fn tidy(&mut self) -> Result<(), Fault> {

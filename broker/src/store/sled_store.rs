@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use crate::store::chunk::{self, Key};
 use crate::store::layout::{self, Found, Reserve};
-use crate::store::mark::Mark;
+use crate::store::mark::{self, Mark};
 use crate::store::plan::Plan;
 use crate::store::record_log::{self, Contents, INCARNATION, Keys, RecordLog, Records};
 use crate::store::snapshot_file::{FileWriter, SnapshotReader};
 use crate::store::sync_file_range::sync_is_interposed;
 use crate::store::{
     Applied, ClusterId, Entry, Fault, HardState, Identity, Loaded, LogStore, Manifest, OpenError,
-    Origin, SnapshotSource, SnapshotWriter, guard, start_copy,
+    Origin, Said, SnapshotSource, SnapshotWriter, guard, start_copy,
 };
 
 /// How long an engine that was closed in this very process may take to let go of its file.
@@ -90,20 +90,23 @@ impl Generation {
 
     fn open(dir: &Path, cache_bytes: u64) -> Result<(Self, Records), OpenError> {
         remove_unfinished(dir).map_err(OpenError::io("clean", dir))?;
-        let damaged = |what: String| {
-            let store = dir.parent().unwrap_or(dir);
+        let damaged = |detail: String| {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy();
             OpenError::Damaged {
-                dir: store.to_owned(),
-                what,
-                last_good: 0,
+                dir: dir.parent().unwrap_or(dir).to_owned(),
+                what: format!(
+                    "the files of its log, in {name}, do not hold what was written there, or some \
+                     of it is missing"
+                ),
+                last_good: None,
+                detail: Some(Said(detail)),
             }
         };
         let mut tries = 0;
         loop {
             let path = dir.to_owned();
             let work = move || Self::open_unguarded(&path, cache_bytes);
-            let opened = guard::run_guarded("mete-store-open", work)
-                .map_err(|panic| damaged(format!("the engine could not open it: {panic}")))?;
+            let opened = guard::run_guarded("mete-store-open", work).map_err(damaged)?;
             match opened {
                 Ok(opened) => return Ok(opened),
                 // This process may have closed the same generation a moment ago: its threads let go
@@ -277,6 +280,7 @@ impl SledStore {
         generation
             .sync_names()
             .map_err(OpenError::io("sync the new store in", &dir))?;
+        Mark::create(&dir, 0)?;
         layout::end_founding(&dir, 1)?;
         drop(generation);
         Self::open_locked(settings, lock)
@@ -429,11 +433,11 @@ impl Opened {
         let path = layout::generation_path(dir, number);
         let (generation, records) = Generation::open(&path, settings.cache_bytes)?;
         let contents = Contents::read(dir, &records)?;
-        let mark = Mark::open(dir)?;
-        check_flushed(dir, &contents, mark.newest())?;
         if let Some(manifest) = &contents.manifest {
             check_snapshot(dir, &contents.identity.cluster, manifest)?;
         }
+        let mark = open_mark(dir, &contents)?;
+        check_flushed(dir, &contents, mark.newest())?;
         let mut identity = contents.identity;
         identity.incarnation += 1;
         begin_incarnation(
@@ -454,12 +458,10 @@ fn copy_for_start(settings: &Settings, live: u64) -> Result<Option<u64>, OpenErr
     let dir = &settings.dir;
     let from = layout::generation_path(dir, live);
     if has_side_files(&from).map_err(OpenError::io("list", &from))? {
-        let what = "it has side files, which are never synced".to_owned();
-        return Err(OpenError::Damaged {
-            dir: dir.clone(),
-            what,
-            last_good: 0,
-        });
+        return Err(OpenError::damaged(
+            dir,
+            "it has side files, which are never synced",
+        ));
     }
     let bytes = start_copy::bytes(&from).map_err(OpenError::io("list", &from))?;
     let free = layout::free_bytes(dir).map_err(OpenError::io("ask for free space in", dir))?;
@@ -490,6 +492,44 @@ fn has_side_files(generation: &Path) -> io::Result<bool> {
     }
 }
 
+/// The note of what was flushed; without it the log is taken as it is only if a person says so.
+fn open_mark(dir: &Path, contents: &Contents) -> Result<Mark, OpenError> {
+    let what = match mark::look(dir)? {
+        mark::Found::Noted(_) => return Mark::open(dir),
+        mark::Found::Accepted => {
+            let newest = contents.log.sequence.saturating_sub(1);
+            tracing::warn!(
+                dir = %dir.display(),
+                newest,
+                last_index = last_index(contents),
+                "the end of the log is accepted as it is, by the word in FLUSHED"
+            );
+            return Mark::create(dir, newest);
+        }
+        mark::Found::Missing => "the file FLUSHED is missing, which says how far the log reaches",
+        mark::Found::Damaged => {
+            "the file FLUSHED cannot be read, which says how far the log reaches"
+        }
+    };
+    Err(OpenError::NoMark {
+        dir: dir.to_owned(),
+        what,
+        last: last_index(contents),
+    })
+}
+
+fn last_index(contents: &Contents) -> u64 {
+    let base = contents
+        .manifest
+        .as_ref()
+        .map_or(0, |manifest| manifest.at.index);
+    contents
+        .log
+        .entries
+        .last()
+        .map_or(base, |entry| entry.index)
+}
+
 /// Everything that was noted as flushed must be there: if not, the engine dropped it on finding
 /// damage that looked like an unfinished write.
 fn check_flushed(dir: &Path, contents: &Contents, noted: u64) -> Result<(), OpenError> {
@@ -497,20 +537,12 @@ fn check_flushed(dir: &Path, contents: &Contents, noted: u64) -> Result<(), Open
     if newest >= noted {
         return Ok(());
     }
-    let base = contents
-        .manifest
-        .as_ref()
-        .map_or(0, |manifest| manifest.at.index);
-    let last_good = contents
-        .log
-        .entries
-        .last()
-        .map_or(base, |entry| entry.index);
-    let what = format!("{noted} records were flushed, the newest that can be read is {newest}");
+    let last_good = last_index(contents);
     Err(OpenError::Damaged {
         dir: dir.to_owned(),
-        what,
-        last_good,
+        what: format!("{noted} writes reached the disk once, only {newest} can be read now"),
+        last_good: (last_good > 0).then_some(last_good),
+        detail: None,
     })
 }
 
@@ -551,11 +583,7 @@ fn begin_incarnation(
 /// The live snapshot's file must be there and be the one that the manifest means. Its pieces are
 /// checked when it is read.
 fn check_snapshot(dir: &Path, cluster: &ClusterId, manifest: &Manifest) -> Result<(), OpenError> {
-    let damaged = |what: String| OpenError::Damaged {
-        dir: dir.to_owned(),
-        what,
-        last_good: 0,
-    };
+    let damaged = |what: String| OpenError::damaged(dir, what);
     let file = &manifest.file;
     let reader = SnapshotReader::open(&dir.join(file))
         .map_err(|error| damaged(format!("the snapshot {file}: {error}")))?;
@@ -644,6 +672,10 @@ impl LogStore for SledStore {
 
     fn space_low(&self) -> bool {
         self.reserve.space_low()
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        layout::used_bytes(&self.settings.dir)
     }
 
     fn tidy(&mut self) -> Result<(), Fault> {

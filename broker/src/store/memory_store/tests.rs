@@ -99,11 +99,19 @@ fn a_damaged_record_below_the_flushed_mark_refuses_and_names_the_last_good_index
     let error = MemoryStore::open(&disk).expect_err("index 4 was flushed before the third turn");
 
     assert!(
-        matches!(&error, OpenError::Damaged { last_good: 3, .. }),
+        matches!(
+            &error,
+            OpenError::Damaged {
+                last_good: Some(3),
+                ..
+            }
+        ),
         "{error}"
     );
     assert!(
-        error.to_string().contains("start on a copy of it"),
+        error
+            .to_string()
+            .contains("start on a copy of the directory"),
         "{error}"
     );
 }
@@ -137,7 +145,13 @@ fn after_a_graceful_end_even_the_last_record_is_known_to_be_whole() {
 
     let error = MemoryStore::open(&disk).expect_err("the mark covers index 9");
 
-    assert!(matches!(error, OpenError::Damaged { last_good: 6, .. }));
+    assert!(matches!(
+        error,
+        OpenError::Damaged {
+            last_good: Some(6),
+            ..
+        }
+    ));
 }
 
 #[test]

@@ -216,6 +216,95 @@ fn a_lost_or_wrong_current_is_refused_not_founded_anew() {
 }
 
 #[test]
+fn a_note_of_what_was_flushed_that_is_lost_refuses_the_start_until_a_person_accepts_the_log() {
+    for lost in [None, Some([].as_slice()), Some(&[0; 524])] {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let expected = filled(dir.path());
+        let note = dir.path().join("store/FLUSHED");
+        match lost {
+            Some(bytes) => fs::write(&note, bytes).expect("room"),
+            None => fs::remove_file(&note).expect("it was there"),
+        }
+        let before = copy_of(dir.path());
+        let text = sentence(open(dir.path()));
+        let last = format!("up to index {}", expected.len());
+        assert!(text.contains("FLUSHED") && text.contains(&last), "{text}");
+        assert!(
+            copy_of(dir.path()) == before,
+            "a refused start changes nothing"
+        );
+
+        let accept = text.rsplit_once("echo '").expect("the way out").1;
+        let (word, _) = accept.split_once('\'').expect("a word");
+        fs::write(&note, format!("{word}\n")).expect("room");
+        let mut store = open(dir.path()).expect("accepted");
+        assert_eq!(store.take_loaded().expect("new").entries, expected);
+        drop(store);
+        open(dir.path()).expect("the note is whole again");
+    }
+}
+
+#[test]
+fn a_store_whose_note_was_never_written_since_it_was_founded_opens() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    drop(open(dir.path()).expect("an empty directory"));
+    let mut store = open(dir.path()).expect("nothing was flushed, and that is known");
+    assert!(store.take_loaded().expect("new").entries.is_empty());
+}
+
+#[test]
+fn what_the_engine_says_of_damage_is_a_detail_below_words_for_readers() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    filled(dir.path());
+    let log = live_generation(dir.path()).join("db");
+    let mut bytes = fs::read(&log).expect("it is there");
+    let used = bytes.iter().rposition(|byte| *byte != 0).expect("used");
+    for byte in bytes.iter_mut().take(used / 2 + 600).skip(used / 2) {
+        *byte ^= 0x5a;
+    }
+    fs::write(&log, bytes).expect("room");
+    let error = open(dir.path()).expect_err("damage in the middle");
+    let text = error.to_string();
+    assert!(text.contains("it is damaged: "), "{text}");
+    let leaked = ["Corruption", "DiskPtr", "panic", "index 0", "backtrace"];
+    assert!(!leaked.iter().any(|word| text.contains(word)), "{text}");
+
+    // And one that the engine itself finds.
+    fs::write(live_generation(dir.path()).join("conf"), "no configuration").expect("room");
+    let error = open(dir.path()).expect_err("damage");
+    let text = error.to_string();
+    assert!(
+        text.contains("how far the log is good is not known"),
+        "{text}"
+    );
+    assert!(!leaked.iter().any(|word| text.contains(word)), "{text}");
+    let below = std::error::Error::source(&error).map(ToString::to_string);
+    let below = below.expect("the detail is kept");
+    assert!(below.starts_with("the storage engine said: "), "{below}");
+}
+
+#[test]
+fn the_size_on_disk_counts_log_and_snapshots_and_not_the_reserve() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    filled(dir.path());
+    let store = open(dir.path()).expect("a whole store");
+    let before = store.disk_bytes();
+    let log = fs::metadata(live_generation(dir.path()).join("db")).expect("it is there");
+    assert!(log.len() > 0 && before > 0);
+    let snapshot = dir.path().join("store/snap-x");
+    fs::write(&snapshot, vec![7_u8; 1 << 20]).expect("room");
+    assert!(
+        store.disk_bytes() >= before + (1 << 20),
+        "a snapshot counts"
+    );
+    fs::write(dir.path().join("store/RESERVE"), vec![7_u8; 4 << 20]).expect("room");
+    assert!(
+        store.disk_bytes() < before + (4 << 20),
+        "the reserve does not"
+    );
+}
+
+#[test]
 fn side_files_refuse_the_start() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     filled(dir.path());
