@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mete_model::text::BadText;
 use mete_model::{Device, Span};
 use mete_proto::dial::SharedDial;
 
@@ -47,6 +48,19 @@ pub struct Config {
     pub reserved_memory: Option<u64>,
 }
 
+/// Checks the name of a node before anything is started under it: the rule of the masters, and that
+/// it is the name of one file, for an agent's files bear it.
+///
+/// # Errors
+/// The name and the rule that it broke.
+pub fn check_node_name(name: &str) -> Result<(), BadText> {
+    mete_model::text::check_node_name(name)?;
+    crate::isolate::check_name(name).map_err(|_not_one_file| {
+        let rule = "it names files too, so it has no '/' and does not begin with '.'";
+        BadText::new("node name", name, rule)
+    })
+}
+
 impl Config {
     /// The usual settings for masters, a way to reach them, and a state directory.
     #[must_use]
@@ -67,6 +81,31 @@ impl Config {
             beacon: Duration::from_secs(3),
             keep_tasks: Span::days(7),
             reserved_memory: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_master_and_no_file_system_takes_is_refused_with_its_rule() {
+        let long = "n".repeat(254);
+        for (name, rule) in [
+            ("", "1 to 253"),
+            ("a b", "white space"),
+            ("a\u{7}", "printable"),
+            (long.as_str(), "1 to 253"),
+            ("a/b", "no '/'"),
+            ("..", "begin with '.'"),
+        ] {
+            let bad = check_node_name(name).expect_err(name).to_string();
+            assert!(bad.contains(rule), "{bad}");
+        }
+        let longest = "n".repeat(253);
+        for name in ["n1", "rack-3.node_7", "größe", longest.as_str()] {
+            check_node_name(name).expect(name);
         }
     }
 }

@@ -118,6 +118,12 @@ pub enum PartError {
         /// Which of the two wants all.
         reason: &'static str,
     },
+    /// It would not be the name of one file. Who starts agents has checked that before.
+    #[error("{agent:?} cannot be the name of an agent: it names a file; choose another --name")]
+    Name {
+        /// The name.
+        agent: String,
+    },
     /// The same name twice.
     #[error("an agent named {agent} already runs on this machine; choose another --name")]
     SameName {
@@ -296,11 +302,8 @@ pub fn claim(
 ) -> Result<PartClaim, PartError> {
     check(part, machine)?;
     if crate::isolate::check_name(agent).is_err() {
-        let online: BTreeSet<u32> = machine.cores.iter().map(|core| core.cpu).collect();
-        let what = format!("{agent:?} cannot be the name of an agent: it names a file");
-        return Err(PartError::Invalid {
-            what,
-            online: format_list(&online),
+        return Err(PartError::Name {
+            agent: agent.to_owned(),
         });
     }
     let parts = directory.join("parts");

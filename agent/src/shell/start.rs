@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mete_model::text::BadText;
 use mete_model::{Code, NodeKey};
 use mete_proto::internal::v1::CheckpointRun;
 use mete_proto::node::v1::node_service_server::NodeServiceServer;
@@ -18,7 +19,7 @@ use uuid::Uuid;
 
 use super::{NodeHost, groups, home, inventory, sweep};
 use crate::checkpoint::{Checkpoint, Recovered};
-use crate::config::Config;
+use crate::config::{Config, check_node_name};
 use crate::core::{AgentCore, Found, FoundState};
 use crate::discover::lock::{DirectoryLock, LockError};
 use crate::discover::part::{self, Part, PartClaim, PartError};
@@ -40,6 +41,9 @@ const QUEUE: usize = 256;
 /// Why an agent could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// No node can have this name.
+    #[error("{0}; give this node a name with --name")]
+    Name(#[from] BadText),
     /// Another agent uses the state directory.
     #[error(transparent)]
     Locked(#[from] LockError),
@@ -73,6 +77,7 @@ impl StartError {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
+            Self::Name(_) => Code::Usage,
             Self::Locked(LockError::Held { .. }) => Code::StateLocked,
             Self::Locked(LockError::Io { .. }) | Self::State { .. } => Code::StateDirectory,
             Self::Part(_) => Code::PartTaken,
@@ -104,12 +109,16 @@ struct Place {
 impl Place {
     fn take(config: &Config) -> Result<Self, StartError> {
         let home = config.state_directory.clone();
+        if let Some(name) = &config.node_name {
+            check_node_name(name)?;
+        }
         std::fs::create_dir_all(&home).map_err(state("make the state directory", &home))?;
         home::check(&home).map_err(state("use the state directory", &home))?;
         let lock = DirectoryLock::take(&home, "mete agent")?;
         let machine = discover::discover(&config.roots, &home)?;
         let name = config.node_name.clone();
         let name = name.unwrap_or_else(|| machine.hostname.clone());
+        check_node_name(&name)?;
         let shared = config.run_directory.clone();
         let shared = shared.unwrap_or_else(part::runtime_directory);
         let part = part::claim(&shared, &name, &config.part, &machine)?;

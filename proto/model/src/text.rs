@@ -43,6 +43,21 @@ pub fn is_printable(text: &str, longest: usize) -> bool {
         && text.chars().all(|c| !c.is_whitespace() && !c.is_control())
 }
 
+/// Bytes of a node's name at the most.
+pub const LONGEST_NODE_NAME: usize = 253;
+
+/// Checks the name of a node, by the one rule that masters and agents share.
+///
+/// # Errors
+/// The name and the rule that it broke.
+pub fn check_node_name(name: &str) -> Result<(), BadText> {
+    if is_printable(name, LONGEST_NODE_NAME) {
+        return Ok(());
+    }
+    let rule = "1 to 253 printable bytes without white space";
+    Err(BadText::new("node name", name, rule))
+}
+
 /// Says whether `text` is 1 to `longest` of letters, digits, `-`, `_` and `.`.
 #[must_use]
 pub fn is_word(text: &str, longest: usize) -> bool {

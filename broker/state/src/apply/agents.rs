@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mete_model::text::is_printable;
+use mete_model::text::check_node_name;
 use mete_model::{AgentId, Code, FrameworkId, Resources, RunId};
 
 use super::validate::Faults;
@@ -15,7 +15,7 @@ use super::{Plan, Turn, preview_of, runs};
 use crate::command::{AdmitAgent, AgentCondition, HeldRun};
 use crate::due::Lapse;
 use crate::effect::{Change, Effect, Verdict};
-use crate::limits::{AGENTS, LONGEST_NAME};
+use crate::limits::AGENTS;
 use crate::record::{Agent, Run};
 use crate::rejection::Rejection;
 use crate::state::{Preview, State};
@@ -36,11 +36,8 @@ pub(crate) struct Admission<'a> {
 
 pub(crate) fn admit<'a>(state: &State, admit: &'a AdmitAgent) -> Result<Admission<'a>, Rejection> {
     let mut faults = Faults::default();
-    if !is_printable(&admit.node_name, LONGEST_NAME) {
-        faults.add(
-            "node_name",
-            format!("1 to {LONGEST_NAME} printable bytes without white space"),
-        );
+    if let Err(bad) = check_node_name(&admit.node_name) {
+        faults.add("node_name", bad.rule);
     }
     faults.inventory(&admit.inventory);
     faults.result()?;
