@@ -41,10 +41,15 @@ pub struct JobFlags {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// CPUs of each element, such as 2, 0.5 or 500m [default: 0.5]
-    #[arg(long, value_name = "CPUS", conflicts_with = "cores")]
+    #[arg(
+        long,
+        value_name = "CPUS",
+        conflicts_with = "cores",
+        value_parser = values::some_cpus
+    )]
     pub cpus: Option<MilliCpu>,
     /// Exclusive logical CPUs of each element, instead of --cpus
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::some)]
     pub cores: Option<u32>,
     /// Memory of each element, such as 512MiB
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
@@ -62,7 +67,7 @@ pub struct JobFlags {
     #[arg(long, value_name = "SPEC")]
     pub array: Option<String>,
     /// How many elements of an array run at a time
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::some)]
     pub throttle: Option<u32>,
     /// Further attempts after a failure of the command itself
     #[arg(long, value_name = "N")]

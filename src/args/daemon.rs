@@ -98,7 +98,7 @@ pub struct MasterInit {
     #[arg(long, value_name = "N", value_parser = values::master, conflicts_with = "join")]
     pub node: Option<u64>,
     /// The id of the cluster, as the first founder or `admin member add` has printed it
-    #[arg(long, value_name = "ID", conflicts_with = "join")]
+    #[arg(long, value_name = "ID", conflicts_with = "join", value_parser = values::cluster)]
     pub cluster: Option<uuid::Uuid>,
     /// A master of the cluster to join; it is asked to take this one in
     #[arg(long, value_name = "HOST:PORT", value_parser = values::host_port, requires = "advertise")]
@@ -160,7 +160,7 @@ pub struct AgentFlags {
     #[arg(long, value_name = "DIR", value_parser = values::directory, value_hint = DirPath)]
     pub state_dir: PathBuf,
     /// Name of the node, unique in the cluster; without it the host's name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::node_name)]
     pub name: Option<String>,
     /// Only this part of the machine, so that several agents divide it
     #[arg(

@@ -90,8 +90,50 @@ pub fn directory(text: &str) -> Result<std::path::PathBuf, String> {
 /// A master by its node id: `m2` or `2`.
 pub fn master(text: &str) -> Result<u64, String> {
     let number = text.strip_prefix('m').unwrap_or(text);
-    let id: Option<u64> = number.parse().ok().filter(|id| *id > 0);
-    id.ok_or_else(|| "a master is named by its number, such as m2".to_owned())
+    match number.parse() {
+        Ok(0) => Err("masters are numbered from 1, such as m1".to_owned()),
+        Ok(id) => Ok(id),
+        Err(_) => Err("a master is named by its number, such as m2".to_owned()),
+    }
+}
+
+/// A node's name, by the rule of agents and masters.
+pub fn node_name(text: &str) -> Result<String, String> {
+    mete_agent::config::check_node_name(text).map_err(|bad| bad.rule.to_owned())?;
+    Ok(text.to_owned())
+}
+
+/// The id of a cluster. The nil id stands for "none" wherever it is met: no cluster has it.
+pub fn cluster(text: &str) -> Result<uuid::Uuid, String> {
+    let example = "such as 3f0c2a9e-5d1b-4c7e-9f60-1a2b3c4d5e6f";
+    match text.parse::<uuid::Uuid>() {
+        Ok(id) if id.is_nil() => Err(format!(
+            "no cluster has the id of zeros; give the one that the first founder has printed, \
+             {example}"
+        )),
+        Ok(id) => Ok(id),
+        Err(_) => Err(format!(
+            "the id of a cluster has 32 hexadecimal digits, {example}"
+        )),
+    }
+}
+
+/// CPUs, more than none.
+pub fn some_cpus(text: &str) -> Result<MilliCpu, String> {
+    match text.parse() {
+        Ok(MilliCpu(0)) => Err("it must be more than nothing, such as 2, 0.5 or 500m".to_owned()),
+        Ok(cpus) => Ok(cpus),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// How many of something, at least one.
+pub fn some(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("it is a whole number from 1; leave the flag out for none".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("it is a whole number from 1".to_owned()),
+    }
 }
 
 /// So many devices of a class.
@@ -194,6 +236,34 @@ mod tests {
         for bad in ["", "0", "1.5", "-1", "2:", "a100"] {
             assert!(gpus(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn none_of_something_is_refused_and_says_what_is_permitted() {
+        assert_eq!((some("1"), some_cpus("1m")), (Ok(1), Ok(MilliCpu(1))));
+        for text in ["0", "-1", "many", "1.5", ""] {
+            let fault = some(text).expect_err(text);
+            assert!(fault.contains("a whole number from 1"), "{fault}");
+        }
+        for text in ["0", "0m", "0.0"] {
+            let fault = some_cpus(text).expect_err(text);
+            assert!(fault.contains("more than nothing"), "{fault}");
+        }
+        let fault = master("0").expect_err("no master");
+        assert!(fault.contains("from 1"), "{fault}");
+        assert_eq!(master("m0").expect_err("no master"), fault);
+    }
+
+    #[test]
+    fn no_cluster_has_the_id_of_zeros() {
+        let fault = cluster("00000000-0000-0000-0000-000000000000").expect_err("nil");
+        assert!(fault.contains("zeros"), "{fault}");
+        assert!(
+            cluster("abc")
+                .expect_err("no id")
+                .contains("32 hexadecimal")
+        );
+        cluster("3f0c2a9e-5d1b-4c7e-9f60-1a2b3c4d5e6f").expect("an id");
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use mete_model::Code;
+use mete_proto::admin::v1::GetStatusRequest;
 use mete_proto::events::v1::{Event, WatchRequest};
 use serde_json::json;
 
-use super::support::client::{Client, events};
-use super::support::error::Outcome;
+use super::support::client::{Client, admin, events};
+use super::support::error::{CliError, Outcome};
 use super::support::print::{Format, Listing, Row, note, out, reader_is_gone};
 use super::support::words;
 use crate::args::objects::Events;
@@ -29,7 +31,10 @@ pub async fn run(client: &Client, flags: Events) -> Outcome {
         ..WatchRequest::default()
     };
     match flags.since {
-        Some(Since::Revision(revision)) => request.from_revision = Some(revision),
+        Some(Since::Revision(revision)) => {
+            check_reached(client, revision, follow).await?;
+            request.from_revision = Some(revision);
+        }
         Some(Since::Ago(ms)) => request.since_ms_ago = Some(ms),
         None if !follow => request.since_ms_ago = Some(USUAL_BACK_MS),
         None => {}
@@ -57,6 +62,41 @@ pub async fn run(client: &Client, flags: Events) -> Outcome {
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Says so when nothing has happened after `revision` because the cluster has not come that far.
+///
+/// # Errors
+/// `INVALID` when nobody would wait for it.
+async fn check_reached(client: &Client, revision: u64, follow: bool) -> Outcome {
+    let call =
+        |channel| async move { admin(channel).get_status(GetStatusRequest::default()).await };
+    let newest = client.cluster.call(call).await?.revision;
+    match ahead(revision, newest, follow) {
+        None => Ok(()),
+        Some(said) if follow => {
+            note(&said);
+            Ok(())
+        }
+        Some(said) => Err(CliError::new(Code::Invalid, said)
+            .fact("is it another cluster's, or older than a cluster that was founded anew?")
+            .next("mete events --since 1h", "the last hour")
+            .next(
+                format!("mete events -f --since {revision}"),
+                "wait until it is reached",
+            )),
+    }
+}
+
+/// What is to be said of a revision that is not reached yet.
+fn ahead(revision: u64, newest: u64, follow: bool) -> Option<String> {
+    let said = format!("revision {revision} is not reached yet, the newest is {newest}");
+    let waits = if follow {
+        "; nothing is shown until then"
+    } else {
+        ""
+    };
+    (revision > newest).then(|| said + waits)
 }
 
 async fn copy(client: &Client, request: &WatchRequest, printer: &mut Printer<'_>) -> Outcome {
@@ -183,6 +223,17 @@ mod tests {
     use crate::args::Globals;
     use crate::cli::support::client::Cluster;
     use crate::cli::support::print::Style;
+
+    #[test]
+    fn a_revision_that_is_not_reached_yet_is_said() {
+        assert_eq!(ahead(7, 7, true), None);
+        assert_eq!(
+            ahead(8, 7, true).as_deref(),
+            Some("revision 8 is not reached yet, the newest is 7; nothing is shown until then")
+        );
+        let said = ahead(8, 7, false).expect("said");
+        assert!(!said.contains("until"), "{said}");
+    }
 
     fn event(revision: u64, number: u32) -> Event {
         Event {

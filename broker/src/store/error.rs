@@ -103,9 +103,9 @@ pub enum OpenError {
     #[error(
         "open the store in {dir}: {what}, so nobody can tell whether the end of the log is still \
          there (it can be read up to index {last}); put the file back, or decide: one of several \
-         masters is replaced by a new one, with mete master init --replaces; of the only one, and only if the disk is sound and \
-         nobody has lost anything else there, accept the log as it is with: echo '{accept}' > \
-         {dir}/FLUSHED",
+         masters is replaced by a new one, with mete master init --replaces; of the only one, and \
+         only if the disk is sound and nobody has lost anything else there, accept the log as it \
+         is with: echo '{accept}' > {dir}/FLUSHED",
         accept = mark::ACCEPT
     )]
     NoMark {

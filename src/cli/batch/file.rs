@@ -49,7 +49,7 @@ struct Task {
     gang: Option<Spanned<bool>>,
     min: Option<Spanned<u32>>,
     array: Option<Spanned<String>>,
-    throttle: Option<u32>,
+    throttle: Option<Spanned<u32>>,
     cpus: Option<Spanned<Amount>>,
     pinned: Option<Spanned<bool>>,
     memory: Option<Spanned<Amount>>,
@@ -131,13 +131,7 @@ pub fn read(path: &Path) -> Outcome<JobSpec> {
         );
         return Err(CliError::new(Code::Usage, sentence));
     }
-    let Ok(text) = String::from_utf8(bytes) else {
-        let sentence = format!(
-            "{} is not text in UTF-8, so it is no job file",
-            path.display()
-        );
-        return Err(CliError::new(Code::Usage, sentence));
-    };
+    let text = text_of(path, bytes)?;
     if text.starts_with("#!") {
         let sentence = format!(
             "{} is a script, not a job file; scripts come later",
@@ -150,6 +144,24 @@ pub fn read(path: &Path) -> Outcome<JobSpec> {
     }
     let file: File = toml::from_str(&text).map_err(|error| bad_toml(path, &text, &error))?;
     Reader { path, text: &text }.job(file)
+}
+
+/// The file's text. Editors of some systems put a mark before it that says UTF-8: it means nothing.
+fn text_of(path: &Path, bytes: Vec<u8>) -> Outcome<String> {
+    let wrong = |what: &str| {
+        let sentence = format!("{} {what}, so it is no job file", path.display());
+        Err(CliError::new(Code::Usage, sentence).fact("a job file is text in UTF-8"))
+    };
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return wrong("is text in UTF-16; save it as UTF-8");
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(match text.strip_prefix('\u{feff}') {
+            Some(rest) => rest.to_owned(),
+            None => text,
+        }),
+        Err(_) => wrong("is not text in UTF-8"),
+    }
 }
 
 struct Reader<'a> {
@@ -190,13 +202,25 @@ impl Reader<'_> {
             environment: file.run.env,
             working_directory: file.run.chdir.unwrap_or_default(),
             array: self.array(&file.task)?,
-            throttle: file.task.throttle.unwrap_or(0),
+            throttle: self.throttle(&file.task)?,
             priority: file.task.priority.unwrap_or(0),
             shape: Some(self.shape(&file.task)?),
             retries: file.limits.retries.unwrap_or(0),
             time_limit_ms: time,
             ..JobSpec::default()
         })
+    }
+
+    /// As `--throttle`: nothing at all would be the same as no throttle.
+    fn throttle(&self, task: &Task) -> Outcome<u32> {
+        match &task.throttle {
+            Some(throttle) if *throttle.get_ref() == 0 => {
+                let fault = "task.throttle is at least 1; leave it out for none".to_owned();
+                Err(self.wrong(throttle, fault))
+            }
+            Some(throttle) => Ok(*throttle.get_ref()),
+            None => Ok(0),
+        }
     }
 
     /// `count = 4` is the array `0-3`.
@@ -220,7 +244,8 @@ impl Reader<'_> {
         let mut shape = Shape::default();
         let pinned = task.pinned.as_ref().filter(|pinned| *pinned.get_ref());
         if let Some(cpus) = &task.cpus {
-            let MilliCpu(milli) = self.read(cpus, &cpus.get_ref().text())?;
+            let MilliCpu(milli) = values::some_cpus(&cpus.get_ref().text())
+                .map_err(|fault| self.wrong(cpus, format!("task.cpus: {fault}")))?;
             match pinned {
                 Some(pinned) if !milli.is_multiple_of(1000) => {
                     let fault = "pinned cores are whole: task.cpus is not".to_owned();
@@ -268,15 +293,6 @@ impl Reader<'_> {
             }
         };
         values::gpus(&text).map_err(|fault| self.wrong(gpus, fault))
-    }
-
-    fn read<T: std::str::FromStr<Err = mete_model::text::BadText>>(
-        &self,
-        place: &Spanned<impl Sized>,
-        text: &str,
-    ) -> Outcome<T> {
-        text.parse()
-            .map_err(|error: mete_model::text::BadText| self.wrong(place, error.to_string()))
     }
 
     fn line(&self, place: &Spanned<impl Sized>) -> usize {
@@ -363,6 +379,27 @@ retries = 2
             ),
             ("[task]\ncpus = 0.5\npinned = true\n", "line 3", "whole"),
             ("[task]\ncount = 0\n", "line 2", "at least 1"),
+            (
+                "[task]\nthrottle = 0\n",
+                "line 2",
+                "task.throttle is at least 1",
+            ),
+            ("[task]\ncpus = 0\n", "line 2", "more than nothing"),
+            (
+                "[task]\ncpus = \"0m\"\npinned = true\n",
+                "line 2",
+                "more than nothing",
+            ),
+            (
+                "[run]\ncommand = \"echo hi\"\n",
+                "line 2",
+                "[\"echo\", \"hi\"]",
+            ),
+            ("name = [\"x\"]\n", "line 1", "one text in quotes"),
+            ("name = train\n", "line 1", "in quotes"),
+            ("name = 'train\n", "line 1", "quote"),
+            ("[run]\ncommand = [\"sh\", \"a\tb]\n", "line 2", "quote"),
+            ("name = “train”\n", "line 1", "typographic"),
             ("[limits]\ntime = \"soon\"\n", "line 2", "500ms, 30s"),
             (
                 "[limits]\nretries = 1\ntime = \"0s\"\n",
@@ -405,6 +442,24 @@ retries = 2
     fn a_file_without_an_end_is_refused() {
         let error = read(Path::new("/dev/zero")).expect_err("no job file");
         assert!(error.sentence.contains("has more than 256 KiB"), "{error}");
+    }
+
+    #[test]
+    fn the_mark_of_utf_8_before_a_file_means_nothing_and_utf_16_is_named() {
+        let spec = read_text("\u{feff}name = \"x\"\n[run]\ncommand = [\"true\"]\n");
+        assert_eq!(spec.expect("a job").name, "x");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("job.toml");
+        let wide: Vec<u8> = "\u{feff}name"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        std::fs::write(&path, wide).expect("written");
+        let error = read(&path).expect_err("UTF-16");
+        assert!(
+            error.sentence.contains("UTF-16; save it as UTF-8"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -86,6 +86,10 @@ pub fn bad_toml(path: &Path, text: &str, error: &toml::de::Error) -> CliError {
     let place = line.map_or_else(String::new, |line| format!(", line {line}"));
     let message = error.message().replace('\n', " ");
     let mut sentence = format!("{}{place}: {message}", path.display());
+    let at = error.span().map(|span| span.start).unwrap_or_default();
+    if let Some(hint) = toml_hint(text, at, &message) {
+        sentence = format!("{sentence}; {hint}");
+    }
     if let Some(rest) = message.strip_prefix("unknown field `")
         && let Some((given, known)) = rest.split_once('`')
     {
@@ -95,6 +99,42 @@ pub fn bad_toml(path: &Path, text: &str, error: &toml::de::Error) -> CliError {
         }
     }
     CliError::new(Code::Usage, sentence)
+}
+
+/// What was probably meant, from the line at fault: slips that the parser's words do not explain.
+fn toml_hint(text: &str, at: usize, message: &str) -> Option<String> {
+    let before = text
+        .get(..at)?
+        .rfind('\n')
+        .map_or(0, |end| end.saturating_add(1));
+    let line = text.get(before..)?.lines().next().unwrap_or_default();
+    let value = line.split_once('=').map_or("", |(_, value)| value.trim());
+    if line.contains(['“', '”', '„', '‘', '’']) {
+        return Some("it has typographic quotes: texts stand in \"…\"".to_owned());
+    }
+    if message.contains("expected a sequence") && message.contains("string") {
+        let bare = value.trim_matches(['"', '\'']);
+        let words: Vec<String> = bare
+            .split_whitespace()
+            .map(|word| format!("{word:?}"))
+            .collect();
+        let example = words.join(", ");
+        return Some(format!(
+            "it is a list, one text for each word, such as [{example}]"
+        ));
+    }
+    if message.contains("invalid type: sequence") && message.contains("expected a string") {
+        return Some("it is one text in quotes, not a list".to_owned());
+    }
+    let odd = |quote: char| value.matches(quote).count() % 2 == 1;
+    if odd('"') || odd('\'') {
+        return Some("a quote is missing at one end of a text".to_owned());
+    }
+    let bare = value.starts_with(|c: char| c.is_alphabetic() || matches!(c, '/' | '_' | '~'));
+    if bare && !matches!(value, "true" | "false") {
+        return Some(format!("texts stand in quotes: \"{value}\""));
+    }
+    None
 }
 
 /// The masters that are meant, and where that was said.

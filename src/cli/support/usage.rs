@@ -10,9 +10,43 @@ use super::error::{CliError, Outcome};
 use super::print::out;
 use crate::args::Cli;
 
-/// Commands that are planned and not there yet.
-const LATER: [&str; 8] = [
-    "kube", "simulate", "ticket", "ui", "history", "drain", "undrain", "topo",
+/// Commands that are planned and not there yet, and what there is instead.
+const LATER: [(&str, &str, &str); 12] = [
+    ("kube", "mete help", "see what there is"),
+    ("simulate", "mete help", "see what there is"),
+    ("ticket", "mete help", "see what there is"),
+    (
+        "ui",
+        "mete top",
+        "roles, nodes and what waits on one screen",
+    ),
+    ("history", "mete events", "what happened"),
+    ("drain", "mete help", "see what there is"),
+    ("undrain", "mete help", "see what there is"),
+    ("topo", "mete node show NODE", "what a node has"),
+    (
+        "quota show",
+        "mete quota tree",
+        "roles, what they use and wait for",
+    ),
+    (
+        "quota plan",
+        "mete quota tree",
+        "roles, what they use and wait for",
+    ),
+    (
+        "quota apply",
+        "mete quota set ROLE --weight N",
+        "change one role",
+    ),
+    ("quota history", "mete events", "what happened"),
+];
+
+/// Commands under the name that other systems give them.
+const MEANT: [(&str, &str); 3] = [
+    ("quota list", "quota tree"),
+    ("quota ls", "quota tree"),
+    ("quota get", "quota tree"),
 ];
 
 /// Makes an error of what the parser says; help and version are printed and are none.
@@ -56,12 +90,18 @@ fn refused(error: &clap::Error, arguments: &[OsString]) -> CliError {
     ]
     .into_iter()
     .map(text)
-    .find(|near| !near.is_empty())
-    .or_else(|| below(&unknown));
-    if LATER.contains(&unknown.as_str()) {
-        let sentence = format!("'{unknown}' comes in a later release");
-        return CliError::new(Code::Unsupported, sentence).next("mete help", "see what there is");
+    .find(|near| !near.is_empty());
+    let family = family(arguments);
+    let path = [family.as_str(), unknown.as_str()].join(" ");
+    let path = path.trim_start();
+    if let Some((_, instead, shows)) = LATER.iter().find(|(planned, ..)| *planned == path) {
+        let sentence = format!("'{path}' comes in a later release");
+        return CliError::new(Code::Unsupported, sentence).next(*instead, *shows);
     }
+    let meant = MEANT.iter().find(|(said, _)| *said == path);
+    let near = meant.map(|(_, meant)| (*meant).to_owned()).or(near);
+    // What another family has of this name is not what was meant below this one.
+    let near = near.or_else(|| family.is_empty().then(|| below(&unknown))?);
     let argument = text(ContextKind::InvalidArg);
     let sentence = match error.kind() {
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
@@ -81,6 +121,10 @@ fn refused(error: &clap::Error, arguments: &[OsString]) -> CliError {
         && !valid.is_empty()
     {
         refused = refused.fact(format!("possible: {}", valid.join(", ")));
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand && !family.is_empty() {
+        let known = subcommands(&family).join(", ");
+        refused = refused.fact(format!("mete {family} has: {known}"));
     }
     let of_jobs =
         shown.contains("mete run") || shown.contains("mete submit") || shown.contains("mete batch");
@@ -110,6 +154,34 @@ fn with_help(error: CliError, arguments: &[OsString]) -> CliError {
         }
     }
     error.next(format!("{typed} --help"), "all flags")
+}
+
+/// The command that was typed as far as it is known, without `mete`: `quota` of `mete quota lsit`.
+fn family(arguments: &[OsString]) -> String {
+    let mut root = Cli::command();
+    root.build();
+    let (mut at, mut typed) = (&root, Vec::new());
+    for word in arguments.iter().skip(1).filter_map(|word| word.to_str()) {
+        let Some(found) = at.find_subcommand(word) else {
+            // Flags and their values may stand before the next word of the command.
+            continue;
+        };
+        at = found;
+        typed.push(word);
+    }
+    typed.join(" ")
+}
+
+/// What a family of commands has, in the order of its help.
+fn subcommands(family: &str) -> Vec<String> {
+    let root = Cli::command();
+    let mut at = Some(&root);
+    for word in family.split_whitespace() {
+        at = at.and_then(|at| at.find_subcommand(word));
+    }
+    let found = at.into_iter().flat_map(clap::Command::get_subcommands);
+    let shown = found.filter(|it| !it.is_hide_set());
+    shown.map(|it| it.get_name().to_owned()).collect()
 }
 
 /// A command of the second level with this name: `wait` is `batch wait`.
@@ -189,6 +261,47 @@ mod tests {
     #[test]
     fn a_planned_command_says_that_it_comes_later() {
         assert_eq!(&*said("mete kube").code, "UNSUPPORTED");
+        let error = said("mete quota show ml/vision");
+        assert_eq!(&*error.code, "UNSUPPORTED");
+        assert_eq!(error.next[0].0, "mete quota tree");
+    }
+
+    #[test]
+    fn a_name_of_other_systems_leads_to_the_command_and_never_into_another_family() {
+        let error = said("mete quota list");
+        assert!(
+            error.sentence.contains("did you mean 'quota tree'"),
+            "{error}"
+        );
+        // There is a `wait` elsewhere; nobody who asks for quotas means it.
+        let error = said("mete quota wait");
+        assert!(!error.sentence.contains("did you mean"), "{error}");
+        assert!(error.facts[0].contains("tree, set, rm"), "{error}");
+    }
+
+    #[test]
+    fn none_of_something_names_the_flag_and_what_is_permitted() {
+        for (line, flag) in [
+            ("mete batch submit --throttle 0 -- true", "--throttle"),
+            ("mete batch submit --cores 0 -- true", "--cores"),
+            ("mete batch submit --cpus 0 -- true", "--cpus"),
+            (
+                "mete master init --state-dir d --masters a:1 --node 0",
+                "--node",
+            ),
+            (
+                "mete agent start --state-dir d --master a:1 --name a/b",
+                "--name",
+            ),
+            (
+                "mete master init --state-dir d --cluster 00000000-0000-0000-0000-000000000000",
+                "--cluster",
+            ),
+        ] {
+            let error = said(line);
+            assert_eq!((&*error.code, error.exit), ("USAGE", 2), "{error}");
+            assert!(error.sentence.contains(flag), "{error}");
+        }
     }
 
     #[test]
