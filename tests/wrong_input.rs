@@ -266,6 +266,45 @@ fn a_state_directory_in_use_is_refused_and_its_owner_notices_nothing() {
 }
 
 #[test]
+fn an_agent_with_an_impossible_name_or_a_taken_one_ends_with_what_to_do() {
+    let mut site = Site::new();
+    site.start_master();
+    site.start_agent("n1", &["--share", "500m,1GiB"]);
+    let taken = site.node("n1");
+    let (state, run) = (site.arg("second"), site.arg("run-of-second"));
+    let start = |name: &str| {
+        let flags = [
+            "--listen",
+            "127.0.0.1:0",
+            "--share",
+            "500m,1GiB",
+            "--name",
+            name,
+        ];
+        let place = ["agent", "start", "--state-dir", &state, "--run-dir", &run];
+        site.mete(&[&place[..], &flags].concat())
+    };
+    for (name, rule) in [
+        ("a b", "white space"),
+        ("rack/1", "no '/'"),
+        ("", "1 to 253"),
+        (&"n".repeat(254), "1 to 253"),
+    ] {
+        start(name).refused(2, "USAGE").says("--name").says(rule);
+    }
+    assert!(!site.path("second").exists(), "nothing was made for it");
+
+    let answer = start(&taken);
+    answer.refused(6, "IN_USE").says(&format!("'{taken}'"));
+    answer.says("give this node another name with --name");
+    assert!(answer.stderr.contains("turns this agent away"), "{answer}");
+    // The first one noticed nothing.
+    site.wait_for_node("n1", "ready");
+    assert!(site.path("n1").join("registered").exists());
+    assert!(!site.path("second").join("registered").exists());
+}
+
+#[test]
 fn an_agent_is_given_no_more_than_the_machine_has() {
     let mut site = Site::new();
     site.set_address("127.0.0.1:1");

@@ -67,6 +67,8 @@ impl FakeAgent {
         let identity = Identity {
             node_key: self.node_key,
             node_name: self.node_name,
+            // It keeps nothing, and nobody watches its end: it keeps on asking.
+            registered: true,
         };
         let settings = LinkSettings::new(self.masters, self.dial);
         let linking = link(identity, settings, to_driver, from_driver);
@@ -80,7 +82,7 @@ impl FakeAgent {
             questions,
         };
         tokio::select! {
-            () = linking => {}
+            _ended = linking => {}
             result = drive(core, host, Vec::new(), wiring, self.beacon, shutdown) => {
                 debug_assert!(result.is_ok(), "a fake host keeps nothing, so nothing can fail");
             }

@@ -5,7 +5,10 @@
 //! or by the leader. While there is no stream it throws away what the loop wants to send, so the
 //! loop never waits for a network.
 
+mod refusals;
 mod wire;
+
+pub use self::refusals::TurnedAway;
 
 #[cfg(feature = "node")]
 pub(crate) use self::wire::read_key;
@@ -18,9 +21,11 @@ use mete_proto::agent::v1::{AgentMessage, MasterMessage, master_message};
 use mete_proto::dial::SharedDial;
 use rand::RngExt;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use self::refusals::Refusals;
 use crate::core::Event;
 use crate::driver::Hello;
 
@@ -49,6 +54,8 @@ pub struct Identity {
     pub node_key: NodeKey,
     /// Unique among the nodes of a cluster.
     pub node_name: String,
+    /// A master has welcomed it in an earlier life.
+    pub registered: bool,
 }
 
 /// Where masters are and how to reach them.
@@ -135,24 +142,32 @@ enum End {
     Redirect(String),
     /// Try again, not before this.
     Later(Option<Duration>),
+    /// The master's last word.
+    Refused(TurnedAway),
     /// The loop is gone.
     Closed,
 }
 
 /// Keeps a stream open until the loop drops its ends.
+///
+/// # Errors
+/// [`TurnedAway`] when an agent that was never registered cannot be.
 pub async fn link(
     identity: Identity,
     settings: LinkSettings,
     to_driver: mpsc::Sender<FromLink>,
     mut from_driver: mpsc::Receiver<ToLink>,
-) {
+) -> Result<(), TurnedAway> {
     let mut failures: u32 = 0;
+    let mut refusals = Refusals::new(identity.registered);
     let mut masters = Masters::new(settings.masters.clone());
     let mut redirect: Option<String> = None;
     let mut redirects: u32 = 0;
     loop {
         let address = redirect.take().or_else(|| masters.next());
-        let Some(address) = address else { return };
+        let Some(address) = address else {
+            return Ok(());
+        };
         let mut welcomed = false;
         let place = Place {
             settings: &settings,
@@ -167,16 +182,21 @@ pub async fn link(
         if welcomed {
             failures = 0;
             redirects = 0;
+            refusals.welcomed();
             if to_driver
                 .send(FromLink::Events(vec![Event::LinkLost]))
                 .await
                 .is_err()
             {
-                return;
+                return Ok(());
             }
         }
         let wait = match end {
-            End::Closed => return,
+            End::Closed => return Ok(()),
+            End::Refused(refused) if refusals.heard(&refused, Instant::now()) => {
+                return Err(refused);
+            }
+            End::Refused(_) => None,
             // Two masters that point at each other must not make a busy loop.
             End::Redirect(to) if redirects < 3 => {
                 redirects = redirects.saturating_add(1);
@@ -195,7 +215,7 @@ pub async fn link(
             .await
             .1
         {
-            return;
+            return Ok(());
         }
     }
 }
@@ -257,10 +277,7 @@ async fn stream(
         Some(Ok(Ok(opened))) => opened,
         Some(Ok(Err(OpenError::DriverGone))) => return Ok(End::Closed),
         Some(Ok(Err(OpenError::Status(status)))) => {
-            return match wire::leader_of(&status) {
-                Some(leader) => Err((End::Redirect(leader), false)),
-                None => Err((End::Later(wire::retry_after(&status)), false)),
-            };
+            return Err((end_of(&status, identity, address), false));
         }
         Some(Ok(Err(OpenError::Dial(error)))) => return Err(failed("no master there", &error)),
         Some(Err(late)) => return Err(failed("the master does not answer", &late)),
@@ -274,13 +291,12 @@ async fn stream(
                 let message = match message {
                     Ok(Ok(Some(message))) => message,
                     Ok(Ok(None)) => return Err((End::Later(None), welcomed)),
-                    Ok(Err(status)) => return Err(match wire::leader_of(&status) {
-                        Some(leader) => (End::Redirect(leader), welcomed),
-                        None => (End::Later(wire::retry_after(&status)), welcomed),
-                    }),
+                    Ok(Err(status)) => {
+                        return Err((end_of(&status, identity, address), welcomed));
+                    }
                     Err(_silence) => return Err((End::Later(None), welcomed)),
                 };
-                match receive(message, address, masters) {
+                match receive(message, identity, address, masters) {
                     Received::Events(events) => {
                         welcomed = welcomed
                             || events.iter().any(|event| matches!(event, Event::Welcome { .. }));
@@ -300,6 +316,17 @@ async fn stream(
                 }
             }
         }
+    }
+}
+
+/// What a call's refusal means for the stream.
+fn end_of(status: &tonic::Status, identity: &Identity, address: &str) -> End {
+    if let Some(leader) = wire::leader_of(status) {
+        return End::Redirect(leader);
+    }
+    match refusals::of_status(&identity.node_name, address, status) {
+        Some(refused) => End::Refused(refused),
+        None => End::Later(wire::retry_after(status)),
     }
 }
 
@@ -379,7 +406,12 @@ enum Received {
     End(End),
 }
 
-fn receive(message: MasterMessage, address: &str, masters: &mut Masters) -> Received {
+fn receive(
+    message: MasterMessage,
+    identity: &Identity,
+    address: &str,
+    masters: &mut Masters,
+) -> Received {
     match message.message {
         Some(master_message::Message::Welcome(mut welcome)) => {
             masters.learn(std::mem::take(&mut welcome.masters));
@@ -388,6 +420,11 @@ fn receive(message: MasterMessage, address: &str, masters: &mut Masters) -> Rece
         Some(master_message::Message::Redirect(redirect)) => {
             // Sent elsewhere, or told to come later, is how things go; anything else is for people.
             let final_word = redirect.leader_address.is_empty() && redirect.retry_after_ms == 0;
+            let (node, code, detail) = (&identity.node_name, &redirect.code, &redirect.detail);
+            let refused = refusals::read(node, address, code, detail);
+            if let Some(refused) = refused.filter(|_| final_word) {
+                return Received::End(End::Refused(refused));
+            }
             if final_word {
                 tracing::warn!(
                     address,

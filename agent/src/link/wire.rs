@@ -224,6 +224,7 @@ mod tests {
         let identity = Identity {
             node_key: NodeKey(Uuid::nil()),
             node_name: "n1".to_owned(),
+            registered: false,
         };
         let long = "x".repeat(240);
         let held = |number: usize| HeldRun {

@@ -1,10 +1,17 @@
 //! Whether a state directory is an agent's: nobody's else is written into.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use tokio::sync::watch;
+
+use crate::driver::AgentState;
 
 /// What an agent makes there, and what file systems put at their roots.
-const OURS: [&str; 3] = ["lock", "tasks", "lost+found"];
+const OURS: [&str; 4] = ["lock", "tasks", REGISTERED, "lost+found"];
+
+/// There once a master has welcomed the agent; it holds the agent's id, for people.
+const REGISTERED: &str = "registered";
 
 /// What every name of the checkpoint begins with.
 const CHECKPOINT: &str = "checkpoint";
@@ -32,6 +39,28 @@ pub(super) fn check(directory: &Path) -> io::Result<()> {
             "it holds '{name}' and no checkpoint, so it is not an agent's"
         ))),
     }
+}
+
+/// Says whether a master has welcomed this agent in an earlier life.
+pub(super) fn was_registered(directory: &Path) -> bool {
+    directory.join(REGISTERED).exists()
+}
+
+/// Notes that a master has welcomed the agent, once one has; never ends.
+pub(super) async fn note_registered(directory: PathBuf, mut state: watch::Receiver<AgentState>) {
+    if let Ok(state) = state
+        .wait_for(|state| state.linked)
+        .await
+        .map(|it| it.clone())
+        && !was_registered(&directory)
+    {
+        let id = state.agent.map(|id| id.to_string()).unwrap_or_default();
+        // Without it the agent only gives up where it might keep on: no reason to stop here.
+        if let Err(error) = tokio::fs::write(directory.join(REGISTERED), id + "\n").await {
+            tracing::warn!(%error, "that this agent is registered could not be noted");
+        }
+    }
+    std::future::pending().await
 }
 
 #[cfg(test)]

@@ -20,13 +20,13 @@ use uuid::Uuid;
 use super::{NodeHost, groups, home, inventory, sweep};
 use crate::checkpoint::{Checkpoint, Recovered};
 use crate::config::{Config, check_node_name};
-use crate::core::{AgentCore, Found, FoundState};
+use crate::core::{AgentCore, Found, FoundState, RunKey};
 use crate::discover::lock::{DirectoryLock, LockError};
 use crate::discover::part::{self, Part, PartClaim, PartError};
 use crate::discover::{self, DiscoverError};
 use crate::driver::{AgentState, Host, Wiring, drive};
 use crate::isolate::{Isolation, PartLimits};
-use crate::link::{Identity, LinkSettings, link};
+use crate::link::{Identity, LinkSettings, TurnedAway, link};
 use crate::records::{Folded, read_description};
 use crate::runtime::process::{ProcessConfig, ProcessRuntime};
 use crate::runtime::{self, Runtime, RuntimeError};
@@ -67,6 +67,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// The cluster does not take it in.
+    #[error(transparent)]
+    TurnedAway(#[from] TurnedAway),
     /// The node API.
     #[error("serve the node API: {0}")]
     Serve(#[from] tonic::transport::Error),
@@ -78,6 +81,7 @@ impl StartError {
     pub fn code(&self) -> Code {
         match self {
             Self::Name(_) => Code::Usage,
+            Self::TurnedAway(refused) => refused.code,
             Self::Locked(LockError::Held { .. }) => Code::StateLocked,
             Self::Locked(LockError::Io { .. }) | Self::State { .. } => Code::StateDirectory,
             Self::Part(_) => Code::PartTaken,
@@ -235,10 +239,7 @@ pub async fn run(
 
     let mut core = AgentCore::new(inventory);
     let recorded = folded.runs();
-    let known: BTreeSet<String> = recorded
-        .iter()
-        .map(|run| super::run_name(&run.start.key).as_str().to_owned())
-        .collect();
+    let known = names(recorded.iter().map(|run| &run.start.key));
     tracing::info!(
         node = %place.name,
         recorded = recorded.len(),
@@ -250,6 +251,7 @@ pub async fn run(
     let host = NodeHost::new(checkpoint, folded, runtime, events, home.clone(), cpusets);
     let first = core.restore(recorded, found, recovered.rebooted, host.now());
 
+    let registered = changes.subscribe();
     let (to_link, from_driver) = mpsc::channel(QUEUE);
     let (to_driver, from_link) = mpsc::channel(QUEUE);
     let (asker, questions) = mpsc::channel(QUEUE);
@@ -262,6 +264,7 @@ pub async fn run(
     let identity = Identity {
         node_key: NodeKey(recovered.agent_id),
         node_name: place.name.clone(),
+        registered: !known.is_empty() || home::was_registered(&home),
     };
     let linking = link(
         identity,
@@ -276,7 +279,8 @@ pub async fn run(
             result.map_err(state("write the checkpoint in", &home))
         }
         result = serve(listener, api) => result.map_err(StartError::from),
-        () = linking => Ok(()),
+        linked = linking => linked.map_err(StartError::from),
+        () = home::note_registered(home.clone(), registered) => Ok(()),
         () = sweeping => Ok(()),
     };
     // Tasks are left alone, and with them the groups that they are in.
@@ -284,6 +288,12 @@ pub async fn run(
         groups::leave(&isolation).await;
     }
     result
+}
+
+/// The names that runs have in the state directory.
+fn names<'a>(keys: impl Iterator<Item = &'a RunKey>) -> BTreeSet<String> {
+    keys.map(|key| super::run_name(key).as_str().to_owned())
+        .collect()
 }
 
 fn isolation(config: &Config, node: &str, agent: Uuid) -> Isolation {
