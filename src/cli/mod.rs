@@ -14,7 +14,7 @@ use clap::CommandFactory;
 use mete_model::Code;
 
 use crate::args::batch::Batch;
-use crate::args::daemon::{Agent, Service};
+use crate::args::daemon::{Agent, Master, Service};
 use crate::args::globals::Color;
 use crate::args::{Cli, Command, Globals};
 
@@ -99,7 +99,9 @@ fn spoken_format(arguments: &[OsString]) -> Format {
 }
 
 fn in_runtime(cli: Cli) -> Outcome<u8> {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers(&cli.command, cores))
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| {
@@ -112,6 +114,16 @@ fn in_runtime(cli: Cli) -> Outcome<u8> {
     // A thread that still waits for something (a name, a disk) must not keep a command from ending.
     runtime.shutdown_timeout(std::time::Duration::from_millis(500));
     outcome
+}
+
+/// Threads that serve streams and calls. A master keeps one core for its loop: threads that take
+/// it away from the loop, and wake each other for single messages, cost more than they bring.
+fn workers(command: &Command, cores: usize) -> usize {
+    if matches!(command, Command::Master(Master::Start(_))) {
+        cores.saturating_sub(1).max(1)
+    } else {
+        cores
+    }
 }
 
 /// Does it once, or with `--watch` again and again until Ctrl-C.
