@@ -12,6 +12,7 @@ use mete_model::{Span, Timestamp};
 use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 
+use crate::contact::{BootTime, Contact};
 use crate::core::{Action, AgentCore, Event, HeldRun, Record, RunKey, StartTask};
 use crate::link::{FromLink, ToLink};
 
@@ -53,6 +54,15 @@ pub trait Host: Send {
 
     /// The clock.
     fn now(&self) -> Timestamp;
+
+    /// The clock that nobody sets and that goes on while the machine sleeps.
+    fn boot_time(&self) -> BootTime;
+
+    /// When a leader was last heard, as far as this machine remembers.
+    fn last_word(&self) -> Option<BootTime>;
+
+    /// A leader's word, as of then: runs that end without one go on.
+    fn word(&mut self, at: BootTime);
 }
 
 /// What others may see of a running agent.
@@ -116,6 +126,8 @@ pub async fn drive<H: Host>(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut beacons = tokio::time::interval(beacon);
     beacons.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let began = host.boot_time();
+    let mut contact = Contact::new(host.last_word().unwrap_or(began));
     let mut shutdown = std::pin::pin!(shutdown);
     carry_out(&core, &mut host, first, &wiring).await?;
     loop {
@@ -124,13 +136,22 @@ pub async fn drive<H: Host>(
             biased;
             () = &mut shutdown => return Ok(()),
             Some(question) = wiring.questions.recv() => answer(&core, question),
-            Some(from) = wiring.from_link.recv() => take(&core, from, &mut events),
+            Some(from) = wiring.from_link.recv() => {
+                take(&core, from, &mut host, &mut contact, &mut events);
+            }
             event = host.next() => events.push(event),
-            _ = ticks.tick() => events.push(Event::Tick),
+            _ = ticks.tick() => {
+                events.push(Event::Silent(contact.silence(host.boot_time())));
+                events.push(Event::Tick);
+            }
             _ = beacons.tick() => {
                 let progress = ToLink::Beacon(turns);
-                if wiring.state.borrow().linked && wiring.to_link.try_send(progress).is_err() {
-                    tracing::debug!("the link is too full for a beacon");
+                if wiring.state.borrow().linked {
+                    if wiring.to_link.try_send(progress).is_ok() {
+                        contact.beacon_sent(turns, host.boot_time());
+                    } else {
+                        tracing::debug!("the link is too full for a beacon");
+                    }
                 }
             }
         }
@@ -138,7 +159,7 @@ pub async fn drive<H: Host>(
             let Ok(from) = wiring.from_link.try_recv() else {
                 break;
             };
-            take(&core, from, &mut events);
+            take(&core, from, &mut host, &mut contact, &mut events);
         }
         events.extend(std::iter::from_fn(|| host.ready()).take(MOST_EVENTS));
         turns = turns.saturating_add(1);
@@ -152,17 +173,37 @@ pub async fn drive<H: Host>(
     }
 }
 
-fn take(core: &AgentCore, from: FromLink, events: &mut Vec<Event>) {
+fn take<H: Host>(
+    core: &AgentCore,
+    from: FromLink,
+    host: &mut H,
+    contact: &mut Contact,
+    events: &mut Vec<Event>,
+) {
     match from {
         FromLink::HelloWanted(answer) => {
             let hello = Hello {
                 inventory: core.inventory().clone(),
                 held: core.held(),
             };
+            contact.hello_sent(host.boot_time());
             // The link has given up on this connection: it will ask again.
             let _gone = answer.send(hello);
         }
-        FromLink::Events(list) => events.extend(list),
+        FromLink::Heard(progress) => {
+            if let Some(at) = contact.heard(progress, host.boot_time()) {
+                host.word(at);
+            }
+        }
+        FromLink::Events(list) => {
+            let welcome = |event: &Event| matches!(event, Event::Welcome { .. });
+            if list.iter().any(welcome)
+                && let Some(at) = contact.welcomed()
+            {
+                host.word(at);
+            }
+            events.extend(list);
+        }
     }
 }
 
@@ -304,6 +345,16 @@ mod tests {
         fn now(&self) -> Timestamp {
             Timestamp(1)
         }
+
+        fn boot_time(&self) -> BootTime {
+            BootTime(1)
+        }
+
+        fn last_word(&self) -> Option<BootTime> {
+            None
+        }
+
+        fn word(&mut self, _at: BootTime) {}
     }
 
     fn start(number: u32) -> Event {

@@ -18,6 +18,7 @@ use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
+use crate::contact::BootTime;
 use crate::core::{AgentCore, Ending, Event, Record, RunEnd, RunKey, StartTask};
 use crate::driver::{AgentState, Host, Wiring, drive};
 use crate::link::{Identity, LinkSettings, link};
@@ -104,6 +105,8 @@ pub fn wall_clock() -> Timestamp {
 enum Step {
     Start(StartTask),
     End(RunKey, RunEnd),
+    /// Ends by itself if no leader was heard for so long.
+    Silence(RunKey, Span),
 }
 
 /// A host that pretends.
@@ -119,6 +122,9 @@ struct FakeHost {
     live: BTreeMap<RunKey, Timestamp>,
     /// Told to stop: their own end is void.
     stopped: BTreeSet<RunKey>,
+    began: Instant,
+    /// When a leader was last heard.
+    word: BootTime,
 }
 
 impl FakeHost {
@@ -131,6 +137,8 @@ impl FakeHost {
             counter: 0,
             live: BTreeMap::new(),
             stopped: BTreeSet::new(),
+            began: Instant::now(),
+            word: BootTime(0),
         }
     }
 
@@ -155,6 +163,20 @@ impl FakeHost {
                     self.after(delay, Step::End(start.key.clone(), end));
                 }
                 Some(Event::Started { key: start.key, at })
+            }
+            Step::Silence(key, limit) => {
+                if !self.live.contains_key(&key) || self.stopped.contains(&key) {
+                    return None;
+                }
+                let left = limit.0.saturating_sub(self.boot_time().since(self.word).0);
+                if left > 0 {
+                    self.after(Duration::from_millis(left), Step::Silence(key, limit));
+                    return None;
+                }
+                let mut end = RunEnd::bare(Ending::Signal(15));
+                end.stop_asked = true;
+                end.out_of_contact = true;
+                self.play(Step::End(key, end))
             }
             Step::End(key, mut end) => {
                 if self.stopped.contains(&key) && !end.stop_asked {
@@ -199,6 +221,9 @@ impl Host for FakeHost {
 
     fn prepare(&mut self, start: StartTask) {
         self.live.insert(start.key.clone(), (self.clock)());
+        if let Some(limit) = start.spec.partition.stop_if_silent {
+            self.after(Duration::ZERO, Step::Silence(start.key.clone(), limit));
+        }
         self.after(self.start_delay, Step::Start(start));
     }
 
@@ -244,6 +269,19 @@ impl Host for FakeHost {
 
     fn now(&self) -> Timestamp {
         (self.clock)()
+    }
+
+    fn boot_time(&self) -> BootTime {
+        let since = self.began.elapsed().as_millis();
+        BootTime(u64::try_from(since).unwrap_or(u64::MAX))
+    }
+
+    fn last_word(&self) -> Option<BootTime> {
+        None
+    }
+
+    fn word(&mut self, at: BootTime) {
+        self.word = at;
     }
 }
 

@@ -5,6 +5,7 @@
 //! `node` ([`shell`]), or [`fake`], which needs no Linux. The crate knows no quota, no offers and
 //! no Raft.
 
+pub mod contact;
 pub mod core;
 pub mod driver;
 pub mod fake;

@@ -123,6 +123,8 @@ pub enum FromLink {
     HelloWanted(oneshot::Sender<Hello>),
     /// Things that happened, in order.
     Events(Vec<Event>),
+    /// The leader's beacon: which beacon of ours it has heard, if it says so.
+    Heard(Option<u64>),
 }
 
 /// What the loop gives to the link.
@@ -297,10 +299,9 @@ async fn stream(
                     Err(_silence) => return Err((End::Later(None), welcomed)),
                 };
                 match receive(message, identity, address, masters) {
-                    Received::Events(events) => {
-                        welcomed = welcomed
-                            || events.iter().any(|event| matches!(event, Event::Welcome { .. }));
-                        match forward(events, to_driver, from_driver, &sender).await {
+                    Received::Batch(batch) => {
+                        welcomed = welcomed || is_welcome(&batch);
+                        match forward(batch, to_driver, from_driver, &sender).await {
                             Forwarded::Done => {}
                             Forwarded::Stalled => return Err((End::Later(None), welcomed)),
                             Forwarded::Closed => return Ok(End::Closed),
@@ -330,6 +331,16 @@ fn end_of(status: &tonic::Status, identity: &Identity, address: &str) -> End {
     }
 }
 
+fn is_welcome(batch: &FromLink) -> bool {
+    match batch {
+        FromLink::Events(events) => {
+            let mut events = events.iter();
+            events.any(|event| matches!(event, Event::Welcome { .. }))
+        }
+        FromLink::HelloWanted(_) | FromLink::Heard(_) => false,
+    }
+}
+
 /// How handing over ended.
 enum Forwarded {
     Done,
@@ -341,13 +352,13 @@ enum Forwarded {
 /// Hands events to the loop without ever stopping to take what the loop sends: both queues are
 /// bounded, and each waiting for the other would be the end of both.
 async fn forward(
-    events: Vec<Event>,
+    batch: FromLink,
     to_driver: &mpsc::Sender<FromLink>,
     from_driver: &mut mpsc::Receiver<ToLink>,
     sender: &mpsc::Sender<AgentMessage>,
 ) -> Forwarded {
     let mut stalled = false;
-    let mut handing = std::pin::pin!(to_driver.send(FromLink::Events(events)));
+    let mut handing = std::pin::pin!(to_driver.send(batch));
     loop {
         tokio::select! {
             result = &mut handing => return match (result, stalled) {
@@ -402,7 +413,7 @@ async fn open(
 }
 
 enum Received {
-    Events(Vec<Event>),
+    Batch(FromLink),
     End(End),
 }
 
@@ -415,7 +426,8 @@ fn receive(
     match message.message {
         Some(master_message::Message::Welcome(mut welcome)) => {
             masters.learn(std::mem::take(&mut welcome.masters));
-            Received::Events(wire::incoming(master_message::Message::Welcome(welcome)))
+            let welcome = master_message::Message::Welcome(welcome);
+            Received::Batch(FromLink::Events(wire::incoming(welcome)))
         }
         Some(master_message::Message::Redirect(redirect)) => {
             // Sent elsewhere, or told to come later, is how things go; anything else is for people.
@@ -449,8 +461,11 @@ fn receive(
                 End::Redirect(redirect.leader_address)
             })
         }
-        Some(master_message::Message::Beacon(_)) | None => Received::Events(Vec::new()),
-        Some(other) => Received::Events(wire::incoming(other)),
+        Some(master_message::Message::Beacon(beacon)) => {
+            Received::Batch(FromLink::Heard(beacon.heard))
+        }
+        None => Received::Batch(FromLink::Events(Vec::new())),
+        Some(other) => Received::Batch(FromLink::Events(wire::incoming(other))),
     }
 }
 

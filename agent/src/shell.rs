@@ -23,10 +23,12 @@ use prost::Message;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::checkpoint::Checkpoint;
+use crate::contact::BootTime;
 use crate::core::{Event, Record, RunEnd, RunKey, StartTask};
 use crate::driver::Host;
 use crate::fake::wall_clock;
 use crate::records::{Folded, to_entry};
+use crate::runtime::contact::{self, ContactFile};
 use crate::runtime::{Events, RunName, Runtime, RuntimeEvent, Stop};
 
 pub use self::groups::remove_groups;
@@ -59,6 +61,8 @@ struct NodeHost {
     pressed: bool,
     /// Exclusive cores are held by cpusets here.
     cpusets: bool,
+    /// By which the shims know when a leader was heard.
+    contact: ContactFile,
 }
 
 impl NodeHost {
@@ -69,6 +73,7 @@ impl NodeHost {
         events: Events,
         state_directory: PathBuf,
         cpusets: bool,
+        contact: ContactFile,
     ) -> Self {
         let mut disk_checks = tokio::time::interval(DISK_CHECK);
         disk_checks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -83,6 +88,7 @@ impl NodeHost {
             disk_checks,
             pressed: false,
             cpusets,
+            contact,
         }
     }
 
@@ -271,5 +277,24 @@ impl Host for NodeHost {
 
     fn now(&self) -> Timestamp {
         wall_clock()
+    }
+
+    fn boot_time(&self) -> BootTime {
+        contact::now()
+    }
+
+    fn last_word(&self) -> Option<BootTime> {
+        self.contact.read()
+    }
+
+    fn word(&mut self, at: BootTime) {
+        if let Err(error) = self.contact.write(at) {
+            let path = self.contact.path();
+            tracing::warn!(
+                path = %path.display(),
+                %error,
+                "telling the tasks that a leader was heard; those with stop_if_silent will end"
+            );
+        }
     }
 }

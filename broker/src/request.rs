@@ -125,6 +125,8 @@ pub struct AcceptLaunch {
     pub environment: BTreeMap<String, String>,
     /// Over the spec's labels.
     pub labels: BTreeMap<String, String>,
+    /// A run whose place it takes.
+    pub replaces: Option<RunId>,
 }
 
 /// How long a refusal lasts.

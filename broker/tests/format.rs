@@ -22,8 +22,8 @@ use mete_state::command::{
 };
 use mete_state::{
     Agent, AgentCondition, Caller, ClaimRecord, Command, EndedRun, Framework, ItemVerdict, Kill,
-    LaunchVerdict, Master, Meta, Part, Role, Run, Seat, Stamped, StoreRecord, StoreVerdict,
-    StoredVerdict, Texts, Tombstone, Verdict,
+    LaunchVerdict, Master, Meta, Part, Places, Replacement, Role, Run, Seat, Stamped, StoreRecord,
+    StoreVerdict, StoredVerdict, Texts, Tombstone, Verdict,
 };
 use proptest::prelude::*;
 
@@ -62,6 +62,7 @@ fn launch(dice: &mut Dice) -> Launch {
             spec: Arc::clone(&specs[usize::from(dice.yes())]),
             environment: dice.labels(),
             labels: dice.labels(),
+            replaces: dice.maybe(Dice::run),
         }),
         each_alone: dice.yes(),
     }
@@ -201,6 +202,11 @@ fn commands(dice: &mut Dice) -> Vec<Command> {
             level: dice.small(0, 90),
         },
         Command::Tick,
+        Command::MarkReplaceable {
+            agent: dice.agent(),
+        },
+        // Last, so that the samples before it keep their places.
+        Command::Launch(launch(dice)),
     ]
 }
 
@@ -243,6 +249,11 @@ fn run(dice: &mut Dice, spec: &Arc<TaskSpec>) -> Box<Run> {
                 actor: dice.text(),
                 reason: dice.text(),
             })
+        }),
+        replacement: Replacement::from(Places {
+            replaceable: dice.maybe(time),
+            replaces: dice.maybe(Dice::run),
+            replaced_by: dice.maybe(Dice::run),
         }),
         revision: dice.roll(),
         statuses: statuses.collect(),
@@ -461,6 +472,7 @@ fn a_launch_of_ten_thousand_tasks_that_share_a_spec_fits_one_message() {
         spec: Arc::clone(&spec),
         environment: BTreeMap::from([("METE_ARRAY_INDEX".to_owned(), index.to_string())]),
         labels: BTreeMap::from([("job".to_owned(), "train-41".to_owned())]),
+        replaces: None,
     });
     let command = Command::Launch(Launch {
         tasks: tasks.collect(),

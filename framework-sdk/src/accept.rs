@@ -183,6 +183,7 @@ fn infos(accept: &Accept) -> impl Iterator<Item = RunInfo> + '_ {
             node_address: accept.place.node_address.clone(),
             resources: placed.resources.clone(),
             labels,
+            replaces: placed.launch.replaces.clone(),
             ..RunInfo::unknown(placed.launch.run.clone())
         }
     })
@@ -200,7 +201,15 @@ fn settle(core: &Core, runs: Vec<RunId>, answer: fw::AcceptResponse) -> Vec<Laun
             let outcome = wire::verdict_from(verdict).map(|()| grant);
             match &outcome {
                 Ok(_) => view.launched(&run, answer.revision),
-                Err(_) => view.refused(&run),
+                Err(no) => {
+                    let old = view.run(&run).and_then(|info| info.replaces.clone());
+                    if let Some(old) = old
+                        && no.code == Code::NotReplaceable.as_str()
+                    {
+                        view.not_replaceable(&old);
+                    }
+                    view.refused(&run);
+                }
             }
             LaunchVerdict { run, outcome }
         })
@@ -230,6 +239,7 @@ fn to_wire(accept: &Accept) -> fw::AcceptRequest {
             spec: specs.position(&placed.launch.spec),
             environment: placed.launch.environment.clone(),
             labels: placed.launch.labels.clone(),
+            replaces: placed.launch.replaces.as_ref().map(write_run),
         })
         .collect();
     fw::AcceptRequest {

@@ -215,7 +215,11 @@ impl Driver {
                 }
                 Wire::Moved(moved) => return Err(moved_end(moved)),
                 Wire::Heartbeat(_) => {}
-                Wire::Offers(_) | Wire::Rescinded(_) | Wire::Status(_) | Wire::AgentChanged(_) => {
+                Wire::Offers(_)
+                | Wire::Rescinded(_)
+                | Wire::Status(_)
+                | Wire::AgentChanged(_)
+                | Wire::RunsReplaceable(_) => {
                     return Err(lost("the stream went on before its snapshot was complete"));
                 }
             }
@@ -286,6 +290,13 @@ impl Driver {
                         core.events.push(Event::AgentChanged(change));
                     }
                     Err(error) => tracing::warn!(%error, "agent change passed over"),
+                },
+                Wire::RunsReplaceable(runs) => match wire::replaceable_from(runs) {
+                    Ok(runs) => {
+                        self.core.view().replaceable(&runs);
+                        core.events.push(Event::Replaceable(runs));
+                    }
+                    Err(error) => tracing::warn!(%error, "replaceable runs passed over"),
                 },
                 Wire::Heartbeat(beat) => {
                     let mut view = self.core.view();

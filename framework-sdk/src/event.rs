@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use mete_model::{AgentId, OfferId, Timestamp};
+use mete_model::{AgentId, OfferId, RunId, Timestamp};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 
@@ -64,6 +64,19 @@ pub struct AgentChanged {
     pub topology_epoch: u64,
 }
 
+/// Runs whose agent has been unreachable for as long as their specs say: a launch may take the
+/// place of each. Told again by every snapshot, until it was replaced, is over, or its agent is
+/// back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaceable {
+    /// Their agent.
+    pub agent: AgentId,
+    /// Since when.
+    pub since: Timestamp,
+    /// Which.
+    pub runs: Vec<RunId>,
+}
+
 /// One event of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -78,6 +91,8 @@ pub enum Event {
     Update(TaskUpdate),
     /// An agent is in another condition.
     AgentChanged(AgentChanged),
+    /// Runs may be replaced.
+    Replaceable(Replaceable),
     /// The stream is lost; the session is opening another one.
     Disconnected(String),
     /// The session is over; nothing comes after it.

@@ -8,7 +8,7 @@ use std::future::Future;
 
 use crate::accept::LaunchVerdict;
 use crate::error::Result;
-use crate::event::{AgentChanged, Connected, Rescinded};
+use crate::event::{AgentChanged, Connected, Replaceable, Rescinded};
 use crate::offers::Offers;
 use crate::session::Session;
 use crate::task::TaskUpdate;
@@ -98,6 +98,18 @@ pub trait Framework: Send + 'static {
         change: AgentChanged,
     ) -> impl Future<Output = Result<()>> + Send {
         let _ = (session, change);
+        std::future::ready(Ok(()))
+    }
+
+    /// Runs of this framework may be replaced: a launch may name each in
+    /// [`crate::Launch::replaces`]. Those that the snapshot of `connected` shows as replaceable are
+    /// not told again here.
+    fn replaceable(
+        &mut self,
+        session: &Session,
+        replaceable: Replaceable,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let _ = (session, replaceable);
         std::future::ready(Ok(()))
     }
 

@@ -124,7 +124,7 @@ mod wire;
 pub use accept::{Accept, Accepting, LaunchVerdict, Mode, Place, Placed, Refuse};
 pub use claims::Claim;
 pub use error::{Error, Reason, Result};
-pub use event::{AgentChanged, Connected, Event, Events, Rescinded, Snapshot};
+pub use event::{AgentChanged, Connected, Event, Events, Replaceable, Rescinded, Snapshot};
 pub use framework::Framework;
 pub use offers::{Miss, Offer, Offers, Slot, Strategy, Submitted};
 pub use runner::Runner;

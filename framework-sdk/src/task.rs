@@ -73,6 +73,29 @@ impl TaskSpec {
         self
     }
 
+    /// When its agent has been unreachable for so long, another run may take its place; otherwise
+    /// nothing does until the agent is back or gone. See [`crate::Launch::replaces`].
+    #[must_use]
+    pub fn replace_after(mut self, patience: Duration) -> Self {
+        self.run.partition.replace_after = Some(crate::wire::span(patience));
+        self
+    }
+
+    /// Which of the two runs stays when a replaced one comes back; the newest if not said.
+    #[must_use]
+    pub fn keep(mut self, keep: mete_model::Keep) -> Self {
+        self.run.partition.keep = keep;
+        self
+    }
+
+    /// It ends by itself when its node has not heard from a leader for so long, also while the
+    /// agent is down: for work that must never run twice. Not longer than `replace_after`.
+    #[must_use]
+    pub fn stop_if_silent(mut self, silence: Duration) -> Self {
+        self.run.partition.stop_if_silent = Some(crate::wire::span(silence));
+        self
+    }
+
     /// A label that is shown and searched, and comes back in snapshots.
     #[must_use]
     pub fn label(mut self, name: &str, value: &str) -> Self {
@@ -110,6 +133,9 @@ pub struct Launch {
     pub environment: BTreeMap<String, String>,
     /// Added to the spec's labels.
     pub labels: BTreeMap<String, String>,
+    /// A run that may be replaced ([`crate::Event::Replaceable`]) and whose place this one takes:
+    /// when its agent is back, one of the two is ended with `REPLACED`, as the old one's spec says.
+    pub replaces: Option<RunId>,
 }
 
 impl Launch {
@@ -121,7 +147,15 @@ impl Launch {
             spec,
             environment: BTreeMap::new(),
             labels: BTreeMap::new(),
+            replaces: None,
         }
+    }
+
+    /// Takes the place of a run that may be replaced.
+    #[must_use]
+    pub fn replacing(mut self, old: RunId) -> Self {
+        self.replaces = Some(old);
+        self
     }
 }
 
@@ -207,6 +241,10 @@ pub struct RunInfo {
     pub labels: BTreeMap<String, String>,
     /// How its agent is.
     pub agent_condition: AgentCondition,
+    /// Since when another run may take its place; `None` = none may.
+    pub replaceable: Option<Timestamp>,
+    /// The run whose place it took.
+    pub replaces: Option<RunId>,
 }
 
 impl RunInfo {
@@ -223,6 +261,8 @@ impl RunInfo {
             resources: Resources::default(),
             labels: BTreeMap::new(),
             agent_condition: AgentCondition::Ready,
+            replaceable: None,
+            replaces: None,
         }
     }
 }

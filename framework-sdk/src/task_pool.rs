@@ -6,7 +6,7 @@
 //! tasks over by their labels: none is started twice. It keeps nothing on disk: what is wanted has
 //! to be set again, for example from the [`crate::store`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use crate::accept::LaunchVerdict;
 use crate::claims::Claim;
-use crate::error::Result;
-use crate::event::Connected;
+use crate::error::{Error, Result};
+use crate::event::{AgentChanged, Connected, Replaceable};
 use crate::framework::Framework;
 use crate::offers::Offers;
 use crate::session::Session;
@@ -24,7 +24,7 @@ use crate::task::{Launch, TaskSpec, TaskUpdate};
 
 mod group;
 
-use group::{Found, Group};
+use group::{Away, Found, Group};
 
 /// How long an offer that finds nothing due is to stay away while a launch may still be refused.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -107,6 +107,9 @@ impl PoolHandle {
     /// that is not permitted.
     pub fn set(&self, name: &str, wanted: Wanted) -> Result<()> {
         mete_model::TaskId::new(name)?;
+        if let Some(bad) = wanted.task.run.partition.faults().first() {
+            return Err(Error::field(bad.part, &bad.fault));
+        }
         wanted.claim.shape()?;
         self.shared().wanted.insert(name.to_owned(), wanted);
         self.wake();
@@ -159,6 +162,13 @@ impl TaskPool {
         for name in wanted.keys() {
             self.groups.entry(name.clone()).or_default();
         }
+        for group in self.groups.values_mut() {
+            group.settle_away(|run| match session.run(run) {
+                None => Away::Over,
+                Some(info) if info.replaceable.is_some() => Away::Replaceable,
+                Some(_) => Away::Back,
+            });
+        }
         let now = Instant::now();
         let mut kill = Vec::new();
         let mut withdraw = Vec::new();
@@ -190,6 +200,18 @@ impl TaskPool {
         Ok(())
     }
 
+    /// Empties the places of runs that may be replaced.
+    async fn lose(&mut self, runs: &[RunId], session: &Session) -> Result<()> {
+        for run in runs {
+            for group in self.groups.values_mut() {
+                if group.may_be_replaced(run) {
+                    break;
+                }
+            }
+        }
+        self.settle(session).await
+    }
+
     fn publish(&self, wanted: &BTreeMap<String, Wanted>, now: Instant) {
         let status = self.groups.iter().map(|(name, group)| {
             let count = wanted.get(name).map_or(0, |wanted| wanted.count);
@@ -207,12 +229,23 @@ impl Framework for TaskPool {
             group.forget_unsent(|run| session.run(run).is_some());
         }
         let mut doubled = Vec::new();
+        let live = connected.snapshot.runs.iter();
+        let live = live.filter(|run| !run.phase.is_terminal());
+        let replaced: BTreeSet<RunId> = live.filter_map(|run| run.replaces.clone()).collect();
+        let mut replaceable = Vec::new();
         for run in connected.snapshot.runs {
             let (Some(kind), Some(index)) = (run.labels.get(KIND), run.labels.get(INDEX)) else {
                 continue;
             };
             let Ok(index) = index.parse() else { continue };
             let group = self.groups.entry(kind.clone()).or_default();
+            if replaced.contains(&run.run) {
+                group.was_replaced(index, &run.run);
+                continue;
+            }
+            if run.replaceable.is_some() {
+                replaceable.push(run.run.clone());
+            }
             if group.find(index, &run.run, run.phase) == Found::Another {
                 doubled.push(run.run);
             }
@@ -220,7 +253,7 @@ impl Framework for TaskPool {
         if !doubled.is_empty() {
             session.kill(&doubled, None, "doubled").await?;
         }
-        self.settle(session).await
+        self.lose(&replaceable, session).await
     }
 
     async fn offers(&mut self, session: &Session, offers: &mut Offers) -> Result<()> {
@@ -233,6 +266,11 @@ impl Framework for TaskPool {
                 let Some(slot) = offers.take(name) else { break };
                 let run = session.new_run(name)?;
                 let mut launch = Launch::new(run.clone(), Arc::clone(&spec));
+                launch.replaces = group.replaces(index, |old| {
+                    session
+                        .run(old)
+                        .is_some_and(|old| old.replaceable.is_some())
+                });
                 launch.labels.insert(KIND.to_owned(), name.clone());
                 launch.labels.insert(INDEX.to_owned(), index.to_string());
                 let variable = "METE_INDEX".to_owned();
@@ -284,6 +322,14 @@ impl Framework for TaskPool {
             }
         }
         self.settle(session).await
+    }
+
+    async fn agent_changed(&mut self, session: &Session, _change: AgentChanged) -> Result<()> {
+        self.settle(session).await
+    }
+
+    async fn replaceable(&mut self, session: &Session, runs: Replaceable) -> Result<()> {
+        self.lose(&runs.runs, session).await
     }
 
     async fn tick(&mut self, session: &Session) -> Result<()> {

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use mete_model::{ClaimId, Code, RunId, StatusSource, TaskPhase, Timestamp};
 
-use crate::event::{AgentChanged, Snapshot};
-use crate::task::{ClaimInfo, RunInfo, TaskUpdate};
+use crate::event::{AgentChanged, Replaceable, Snapshot};
+use crate::task::{AgentCondition, ClaimInfo, RunInfo, TaskUpdate};
 use crate::wire::SnapshotRun;
 
 /// Ended runs that are remembered, so that a late duplicate is known as one.
@@ -178,6 +178,13 @@ impl View {
         if let Some(known) = self.runs.get_mut(run) {
             known.since = known.since.max(revision);
         }
+        let old = self
+            .runs
+            .get(run)
+            .and_then(|known| known.info.replaces.clone());
+        if let Some(old) = old {
+            self.not_replaceable(&old);
+        }
         self.confirm(run, true);
     }
 
@@ -300,10 +307,28 @@ impl View {
         self.acknowledged(run, last);
     }
 
+    pub(crate) fn replaceable(&mut self, told: &Replaceable) {
+        for run in &told.runs {
+            if let Some(known) = self.runs.get_mut(run) {
+                known.info.replaceable = Some(told.since);
+            }
+        }
+    }
+
+    /// Another run has taken its place, or it may not be replaced after all.
+    pub(crate) fn not_replaceable(&mut self, run: &RunId) {
+        if let Some(known) = self.runs.get_mut(run) {
+            known.info.replaceable = None;
+        }
+    }
+
     pub(crate) fn agent_changed(&mut self, change: &AgentChanged) {
         for run in self.runs.values_mut() {
             if run.info.agent == Some(change.agent) {
                 run.info.agent_condition = change.condition;
+                if change.condition == AgentCondition::Ready {
+                    run.info.replaceable = None;
+                }
             }
         }
     }

@@ -19,7 +19,7 @@ use mete_proto::framework::v1 as fw;
 use mete_proto::types::v1 as pb;
 
 use crate::error::{Error, Reason, Result};
-use crate::event::AgentChanged;
+use crate::event::{AgentChanged, Replaceable};
 use crate::task::{AgentCondition, ClaimInfo, RunInfo, TaskUpdate};
 
 /// A length of time in whole milliseconds.
@@ -146,6 +146,9 @@ pub(crate) fn run_status_from(wire: fw::RunStatus) -> Result<SnapshotRun> {
             resources,
             labels: wire.labels,
             agent_condition: condition_from(wire.agent_condition),
+            replaceable: (wire.replaceable_since_ms > 0)
+                .then_some(Timestamp(wire.replaceable_since_ms)),
+            replaces: wire.replaces.and_then(|old| run_from(Some(old)).ok()),
         },
         acknowledged: wire.acknowledged_sequence,
         unacknowledged,
@@ -160,6 +163,16 @@ pub(crate) fn agent_changed_from(wire: fw::AgentChanged) -> Result<AgentChanged>
         condition: condition_from(wire.condition),
         since: Timestamp(wire.since_ms),
         topology_epoch: wire.topology_epoch,
+    })
+}
+
+pub(crate) fn replaceable_from(wire: fw::RunsReplaceable) -> Result<Replaceable> {
+    let runs = wire.runs.into_iter().map(|run| run_from(Some(run)));
+    Ok(Replaceable {
+        agent: agent_from(&wire.agent_id)
+            .ok_or_else(|| malformed("replaceable runs", "have no agent id"))?,
+        since: Timestamp(wire.since_ms),
+        runs: runs.collect::<Result<_>>()?,
     })
 }
 

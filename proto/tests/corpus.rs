@@ -105,8 +105,77 @@ fn samples() -> Vec<Sample> {
         ended_elements(),
         from_agents(),
         told(),
+        while_apart(),
     ]
     .concat()
+}
+
+/// What came with the partition policy.
+fn while_apart() -> Vec<Sample> {
+    let dice = &mut Dice::new(5);
+    let partition = mete_model::Partition {
+        replace_after: Some(mete_model::Span::minutes(10)),
+        keep: mete_model::Keep::Oldest,
+        stop_if_silent: Some(mete_model::Span::minutes(5)),
+    };
+    let spec = mete_model::TaskSpec {
+        partition,
+        ..dice.spec()
+    };
+    let (old, new) = (
+        convert::write_run(&dice.run()),
+        convert::write_run(&dice.run()),
+    );
+    let replaceable = framework::v1::RunsReplaceable {
+        agent_id: dice.agent().to_string(),
+        since_ms: 1_700_000_600_000,
+        runs: vec![old.clone()],
+    };
+    let event = framework::v1::Event {
+        revision: 88_214,
+        event: Some(framework::v1::event::Event::RunsReplaceable(replaceable)),
+    };
+    let accept = framework::v1::AcceptRequest {
+        launches: vec![framework::v1::Launch {
+            run: Some(new.clone()),
+            replaces: Some(old.clone()),
+            ..framework::v1::Launch::default()
+        }],
+        ..framework::v1::AcceptRequest::default()
+    };
+    let snapshot = framework::v1::Snapshot {
+        runs: vec![framework::v1::RunStatus {
+            run: Some(old),
+            replaceable_since_ms: 1_700_000_600_000,
+            replaces: Some(convert::write_run(&dice.run())),
+            replaced_by: Some(new),
+            ..framework::v1::RunStatus::default()
+        }],
+        ..framework::v1::Snapshot::default()
+    };
+    let snapshot = framework::v1::Event {
+        revision: 88_215,
+        event: Some(framework::v1::event::Event::Snapshot(snapshot)),
+    };
+    let beacon = agent::v1::MasterBeacon {
+        term: 4,
+        heard: Some(17),
+    };
+    let beacon = agent::v1::MasterMessage {
+        message: Some(agent::v1::master_message::Message::Beacon(beacon)),
+    };
+    let spec = convert::write_spec(&spec);
+    vec![
+        ("types.TaskSpec", "partition", spec.encode_to_vec()),
+        ("framework.Event", "replaceable", event.encode_to_vec()),
+        ("framework.Event", "replaced", snapshot.encode_to_vec()),
+        (
+            "framework.AcceptRequest",
+            "replaces",
+            accept.encode_to_vec(),
+        ),
+        ("agent.MasterMessage", "beacon", beacon.encode_to_vec()),
+    ]
 }
 
 fn of_frameworks() -> Vec<Sample> {
@@ -134,6 +203,7 @@ fn of_frameworks() -> Vec<Sample> {
             spec: 0,
             environment: dice.labels(),
             labels: dice.labels(),
+            replaces: None,
         }],
         mode: framework::v1::AcceptMode::Each.into(),
         specs: vec![spec.clone()],

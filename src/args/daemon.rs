@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueHint::DirPath;
 use clap::{Args, Subcommand};
-use mete_model::{Bytes, MilliCpu};
+use mete_model::{Bytes, Keep, MilliCpu, Span};
 
 use super::values::{self, Share};
 
@@ -238,6 +238,17 @@ pub struct ServiceStart {
     /// Memory of each task
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = values::bytes)]
     pub memory: Bytes,
+    /// Start a task anew elsewhere when its node has been unreachable for so long; otherwise not
+    /// before the node is back or gone
+    #[arg(long, value_name = "TIME")]
+    pub replace_after: Option<Span>,
+    /// Which task stays when a replaced one comes back: newest or oldest
+    #[arg(long, value_name = "WHICH", default_value = "newest")]
+    pub keep: Keep,
+    /// End a task when its node has not heard from a master for so long, also while the agent is
+    /// down; at most --replace-after
+    #[arg(long, value_name = "TIME")]
+    pub stop_if_silent: Option<Span>,
     /// The command, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<String>,

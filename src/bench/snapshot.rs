@@ -149,6 +149,7 @@ impl Filled {
             spec: Arc::clone(spec),
             environment: BTreeMap::new(),
             labels: BTreeMap::new(),
+            replaces: None,
         };
         let launch = Launch {
             caller: self.caller,

@@ -173,6 +173,7 @@ impl Subject {
                 Event::Connected(_)
                 | Event::Rescinded(_)
                 | Event::AgentChanged(_)
+                | Event::Replaceable(_)
                 | Event::Disconnected(_)
                 | Event::Closed(_) => {}
                 _ => {}

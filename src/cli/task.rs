@@ -83,6 +83,51 @@ fn run_name(task: &Task) -> String {
     format!("{}#{}", run.task, run.attempt)
 }
 
+fn run_text(run: Option<&types::Run>) -> String {
+    run.map_or_else(String::new, |run| format!("{}#{}", run.task, run.attempt))
+}
+
+/// Null for "not asked for".
+fn given(milliseconds: u64) -> Option<u64> {
+    (milliseconds > 0).then_some(milliseconds)
+}
+
+/// What happens to it while its node is not heard from.
+fn policy(task: &Task) -> String {
+    let mut parts = vec![match task.replace_after_ms {
+        0 => "waits for its node".to_owned(),
+        after => format!(
+            "replaced after {}, keeps the {}",
+            words::span(after),
+            task.keep
+        ),
+    }];
+    if task.stop_if_silent_ms > 0 {
+        let silence = words::span(task.stop_if_silent_ms);
+        parts.push(format!("ends itself after {silence} of silence"));
+    }
+    parts.join("; ")
+}
+
+/// Whether another run may take its place, or has, and whose it took.
+fn replacement(task: &Task) -> String {
+    let mut parts = Vec::new();
+    if task.replaceable_since_ms > 0 {
+        let ago = words::ago(task.replaceable_since_ms);
+        parts.push(format!("replaceable for {ago}"));
+    }
+    if task.replaced_by.is_some() {
+        parts.push(format!(
+            "replaced by {}",
+            run_text(task.replaced_by.as_ref())
+        ));
+    }
+    if task.replaces.is_some() {
+        parts.push(format!("replaces {}", run_text(task.replaces.as_ref())));
+    }
+    parts.join(", ")
+}
+
 fn row(task: &Task) -> Row {
     let resources = task.resources.clone().unwrap_or_default();
     let mut phase = words::phase(task.phase());
@@ -163,6 +208,12 @@ fn facts(task: &Task) -> Value {
         "last_sequence": task.last_sequence,
         "acknowledged_sequence": task.acknowledged_sequence,
         "kill_owed": task.kill_owed,
+        "replace_after_ms": given(task.replace_after_ms),
+        "keep": words::known(&task.keep),
+        "stop_if_silent_ms": given(task.stop_if_silent_ms),
+        "replaceable_since": words::time(task.replaceable_since_ms),
+        "replaces": words::known(&run_text(task.replaces.as_ref())),
+        "replaced_by": words::known(&run_text(task.replaced_by.as_ref())),
         "usage": words::usage(&task.usage),
     })
 }
@@ -207,8 +258,11 @@ fn sheet(task: &Task) -> String {
     let node = match task.agent_state.as_str() {
         "" => task.node.clone(),
         state => format!(
-            "{} ({state} for {})",
+            "{} (agent {state} since {}, for {})",
             task.node,
+            words::time(task.agent_state_since_ms)
+                .as_str()
+                .unwrap_or_default(),
             words::ago(task.agent_state_since_ms)
         ),
     };
@@ -222,6 +276,7 @@ fn sheet(task: &Task) -> String {
         ("claim", task.claim.clone()),
         ("node", node),
         ("phase", words::phase(task.phase())),
+        ("replacement", replacement(task)),
         ("exit", words::exit(&task.exit)),
         ("reason", task.reason.clone()),
         ("message", task.message.clone()),
@@ -229,6 +284,7 @@ fn sheet(task: &Task) -> String {
         ("used", used.join(", ")),
         ("to start", stage(task.launched_ms, task.running_ms)),
         ("ran", stage(task.running_ms, task.ended_ms)),
+        ("if unreachable", policy(task)),
         ("labels", words::labels(&task.labels)),
         ("command", task.command.join(" ")),
     ])

@@ -6,7 +6,7 @@ use mete_agent::check::{self, Check};
 use mete_agent::discover::Roots;
 use mete_agent::discover::cpu::parse_list;
 use mete_agent::discover::part::Part;
-use mete_model::{ClassPath, Code, Device, DeviceId};
+use mete_model::{ClassPath, Code, Device, DeviceId, Partition};
 use mete_sdk::Claim;
 use serde_json::json;
 
@@ -230,6 +230,11 @@ pub async fn service_start(flags: flags::ServiceStart, masters: Vec<String>) -> 
         count: flags.count,
         claim: Claim::cpu_milli(flags.cpus.0).memory(flags.memory),
         command: flags.command,
+        partition: Partition {
+            replace_after: flags.replace_after,
+            keep: flags.keep,
+            stop_if_silent: flags.stop_if_silent,
+        },
     })
     .await
 }

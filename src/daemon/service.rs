@@ -1,6 +1,6 @@
 //! `mete service start`: the service framework.
 
-use mete_model::Span;
+use mete_model::{Partition, Span};
 use mete_sdk::{Claim, TaskSpec};
 use mete_service::{Config, Service};
 
@@ -23,6 +23,8 @@ pub struct Settings {
     pub claim: Claim,
     /// argv of each.
     pub command: Vec<String>,
+    /// What happens to each while its node is not heard from.
+    pub partition: Partition,
 }
 
 /// Runs the service framework until it is told to stop; its tasks go on.
@@ -30,13 +32,15 @@ pub struct Settings {
 /// # Errors
 /// Why its session is over.
 pub async fn start(settings: Settings) -> Outcome {
+    let mut task = TaskSpec::command(&settings.name, &settings.command);
+    task.run.partition = settings.partition;
     let config = Config {
         masters: settings.masters,
         name: settings.name.clone(),
         role: settings.role,
         failover_timeout: Span::days(7),
         services: vec![Service {
-            task: TaskSpec::command(&settings.name, &settings.command),
+            task,
             name: settings.name,
             count: settings.count,
             claim: settings.claim,

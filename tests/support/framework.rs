@@ -172,6 +172,7 @@ pub(crate) fn placed(offer: &Offer, run: &RunId, spec: &TaskSpec) -> Placed {
             spec: Arc::new(spec.run.clone()),
             environment: BTreeMap::new(),
             labels: BTreeMap::new(),
+            replaces: None,
         },
         claim: offer.claim.clone(),
         resources,

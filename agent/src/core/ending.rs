@@ -61,6 +61,8 @@ pub struct RunEnd {
     pub stop_asked: bool,
     /// The run's own time limit asked for the stop.
     pub time_limit: bool,
+    /// That no leader was heard for too long asked for the stop.
+    pub out_of_contact: bool,
     /// The kernel killed it for want of memory: its own limit (true) or the machine's (false).
     pub out_of_memory: Option<bool>,
     /// Facts for people, may be empty.
@@ -77,6 +79,7 @@ impl RunEnd {
             usage: None,
             stop_asked: false,
             time_limit: false,
+            out_of_contact: false,
             out_of_memory: None,
             note: String::new(),
         }
@@ -112,6 +115,14 @@ pub(super) fn judge(end: &RunEnd, killed: Option<Code>, start: &StartTask) -> Ve
             TaskPhase::Failed,
             Some(Code::TimeLimit),
             format!("passed its time limit{limit}"),
+        )
+    } else if end.out_of_contact {
+        let limit = start.spec.partition.stop_if_silent;
+        let limit = limit.map_or_else(String::new, |limit| format!(" for {limit}"));
+        (
+            TaskPhase::Killed,
+            Some(Code::OutOfContact),
+            format!("its node had not heard from a leader{limit}"),
         )
     } else if let Some(reason) = killed.filter(|_| ended_by_the_kill(end)) {
         (TaskPhase::Killed, Some(reason), "ended as asked".to_owned())

@@ -60,6 +60,8 @@ pub enum Event {
     DiskPressure(Option<String>),
     /// The machine has changed.
     Inventory(Box<Inventory>),
+    /// No leader was heard for so long.
+    Silent(Span),
     /// Time has passed.
     Tick,
 }

@@ -108,6 +108,7 @@ impl AgentCore {
             Event::Ended { key, end } => self.ended(&key, &end, now, &mut actions),
             Event::DiskPressure(pressure) => self.disk_pressure = pressure,
             Event::Inventory(inventory) => self.replace_inventory(*inventory, &mut actions),
+            Event::Silent(silence) => self.end_silent(silence, now, &mut actions),
             Event::Tick => self.tick(now, &mut actions),
         }
         actions

@@ -394,6 +394,26 @@ impl AgentCore {
         }
     }
 
+    /// Ends what waits for names and may not begin any more, its node being out of contact. Runs
+    /// that the runtime has end themselves, also when this process is not there.
+    pub(super) fn end_silent(&mut self, silence: Span, now: Timestamp, actions: &mut Vec<Action>) {
+        let over = |task: &Task| {
+            let limit = task.start.spec.partition.stop_if_silent;
+            task.waiting && limit.is_some_and(|limit| limit <= silence)
+        };
+        let over: Vec<RunKey> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| over(task))
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in over {
+            let mut end = RunEnd::bare(super::Ending::NeverStarted);
+            end.out_of_contact = true;
+            self.ended(&key, &end, now, actions);
+        }
+    }
+
     /// Ends what has waited for names longer than a launch may take.
     pub(super) fn expire_waiting(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         let late: Vec<RunKey> = self

@@ -254,6 +254,46 @@ fn a_core_is_never_doubled_a_start_waits_until_a_discarded_holder_is_gone() {
 }
 
 #[test]
+fn a_start_that_waits_for_names_never_begins_after_too_long_a_silence() {
+    let mut core = agent();
+    core.step(Event::Start(Box::new(start_on("old", "2"))), NOW);
+    core.step(started("old"), NOW);
+    core.step(Event::Discard(key("old")), NOW);
+    let mut start = start_on("new", "2");
+    Arc::make_mut(&mut start.spec).partition.stop_if_silent = Some(Span::seconds(30));
+    core.step(Event::Start(Box::new(start)), NOW);
+
+    assert_eq!(core.step(Event::Silent(Span(29_999)), NOW), []);
+    let told = sent(&core.step(Event::Silent(Span::seconds(30)), NOW));
+    assert_eq!(
+        (told[0].phase, told[0].reason),
+        (TaskPhase::Killed, Some(Code::OutOfContact))
+    );
+    let actions = core.step(ended("old", Ending::Signal(15), true), NOW);
+    assert_eq!(
+        prepares(&actions),
+        0,
+        "its names are free too late: {actions:?}"
+    );
+}
+
+#[test]
+fn a_run_that_ended_itself_out_of_contact_says_so_whatever_its_process_made_of_it() {
+    for ending in [Ending::Code(0), Ending::Code(1), Ending::Signal(15)] {
+        let mut core = agent();
+        core.step(Event::Start(Box::new(start_on("a", ""))), NOW);
+        core.step(started("a"), NOW);
+        let mut end = RunEnd::bare(ending);
+        (end.stop_asked, end.out_of_contact) = (true, true);
+        let told = sent(&core.step(Event::Ended { key: key("a"), end }, NOW));
+        assert_eq!(
+            (told[0].phase, told[0].reason),
+            (TaskPhase::Killed, Some(Code::OutOfContact))
+        );
+    }
+}
+
+#[test]
 fn disk_pressure_refuses_new_launches_and_leaves_running_ones_alone() {
     let mut core = agent();
     core.step(Event::Start(Box::new(start_on("a", ""))), NOW);

@@ -33,6 +33,7 @@ pub(crate) struct Site {
     pub(crate) boot_id: String,
     pub(crate) shim_program: PathBuf,
     pub(crate) shim_arguments: Vec<OsString>,
+    pub(crate) contact_file: PathBuf,
 }
 
 /// A living shim.
@@ -256,6 +257,8 @@ fn spec(site: &Site, launch: &Launch, leaf: &Leaf) -> ShimSpec {
         shim_cgroups: Vec::new(),
         time_limit_ms: launch.time_limit_ms,
         oom_score_adjust: own_oom_score(),
+        stop_if_silent_ms: launch.stop_if_silent_ms,
+        contact_file: text(&site.contact_file),
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use crate::isolate::Limits;
 pub use crate::isolate::{Facts, OutOfMemory};
 
+pub mod contact;
 pub mod frame;
 pub mod identity;
 pub mod logs;
@@ -108,6 +109,9 @@ pub struct Launch {
     pub prepare_timeout_ms: u64,
     /// From start to a stop that the shim begins by itself; 0: none.
     pub time_limit_ms: u64,
+    /// The longest time without word from a leader, until a stop that the shim begins by itself,
+    /// milliseconds; 0: none.
+    pub stop_if_silent_ms: u64,
     /// Whether to wait for [`Runtime::start`].
     pub gate: Gate,
 }
@@ -179,6 +183,8 @@ pub struct Ended {
     pub stop_asked: bool,
     /// The run's own time limit asked for the stop.
     pub time_limit: bool,
+    /// That no leader was heard asked for the stop.
+    pub out_of_contact: bool,
     /// SIGKILL was needed.
     pub forced: bool,
     /// Output lost because the disk was full, bytes.
@@ -199,6 +205,7 @@ impl Ended {
             facts: Facts::default(),
             stop_asked: false,
             time_limit: false,
+            out_of_contact: false,
             forced: false,
             log_bytes_dropped: 0,
             cgroup_left: None,

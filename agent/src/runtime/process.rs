@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 
+use super::contact::ContactFile;
 use super::desk::Desk;
 use super::launch::Site;
 use super::records::RunDirectory;
@@ -118,12 +119,14 @@ impl ProcessRuntime {
             RuntimeError::new("make the run directory", &config.run_directory, source)
         })?;
         let (sender, events) = mpsc::channel(EVENTS);
+        let contact = ContactFile::below(&config.run_directory, config.boot_id.clone());
         let shared = Arc::new(Shared {
             site: Site {
                 run_directory: config.run_directory,
                 boot_id: config.boot_id,
                 shim_program: config.shim_program,
                 shim_arguments: config.shim_arguments,
+                contact_file: contact.path(),
             },
             procfs: config.procfs,
             isolation,

@@ -87,7 +87,7 @@ impl RunDirectory {
         optional(self.read("exit"))
     }
 
-    fn read<M: Message + Default>(&self, name: &str) -> io::Result<M> {
+    pub(crate) fn read<M: Message + Default>(&self, name: &str) -> io::Result<M> {
         let mut bytes = Vec::new();
         File::open(self.path.join(name))?
             .take(MOST_BYTES)
@@ -304,6 +304,7 @@ pub fn ended_from_wire(record: &ExitRecord) -> Ended {
             .unwrap_or_default(),
         stop_asked: record.stop_asked,
         time_limit: record.time_limit,
+        out_of_contact: record.out_of_contact,
         forced: record.forced,
         log_bytes_dropped: record.log_bytes_dropped,
         ..Ended::bare(ending)

@@ -19,6 +19,7 @@ mod control;
 mod ending;
 mod log;
 mod processes;
+mod silence;
 mod supervisor;
 mod system;
 

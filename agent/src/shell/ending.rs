@@ -49,6 +49,7 @@ pub(super) fn run_end(ended: &Ended) -> core::RunEnd {
         }),
         stop_asked: ended.stop_asked,
         time_limit: ended.time_limit,
+        out_of_contact: ended.out_of_contact,
         out_of_memory: out_of_memory.map(|whose| !matches!(whose, OutOfMemory::Node)),
         note: note(ended),
     }

@@ -85,6 +85,7 @@ pub(super) fn launch(
         kill_grace_ms: spec.kill_grace.unwrap_or(KILL_GRACE).0,
         prepare_timeout_ms: spec.launch_timeout.unwrap_or(LAUNCH_TIMEOUT).0,
         time_limit_ms: spec.time_limit.map_or(0, |limit| limit.0),
+        stop_if_silent_ms: spec.partition.stop_if_silent.map_or(0, |limit| limit.0),
         gate: Gate::Open,
         run,
     })

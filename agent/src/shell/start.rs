@@ -25,9 +25,10 @@ use crate::discover::lock::{DirectoryLock, LockError};
 use crate::discover::part::{self, Part, PartClaim, PartError};
 use crate::discover::{self, DiscoverError};
 use crate::driver::{AgentState, Host, Wiring, drive};
-use crate::isolate::{Isolation, PartLimits};
+use crate::isolate::{Controller, Isolation, PartLimits};
 use crate::link::{Identity, LinkSettings, TurnedAway, link};
 use crate::records::{Folded, read_description};
+use crate::runtime::contact::ContactFile;
 use crate::runtime::process::{ProcessConfig, ProcessRuntime};
 use crate::runtime::{self, Runtime, RuntimeError};
 use crate::serve::node_api::{NodeApi, routes};
@@ -230,9 +231,7 @@ pub async fn run(
     let isolation = Arc::new(isolation(&config, &place.name, recovered.agent_id));
     let inventory = inventory::describe(&config, &place.machine, &isolation.enforcement());
 
-    let cpusets = isolation
-        .serves(crate::isolate::Controller::Cpuset)
-        .is_some();
+    let cpusets = isolation.serves(Controller::Cpuset).is_some();
     let (processes, events) = process_runtime(&config, &place, Arc::clone(&isolation))?;
     let runtime: Arc<dyn Runtime> = Arc::new(processes.clone());
     let found = found_here(Arc::clone(&runtime), &place.home).await?;
@@ -240,15 +239,18 @@ pub async fn run(
     let mut core = AgentCore::new(inventory);
     let recorded = folded.runs();
     let known = names(recorded.iter().map(|run| &run.start.key));
-    tracing::info!(
-        node = %place.name,
-        recorded = recorded.len(),
-        found = found.len(),
-        rebooted = recovered.rebooted,
-        "agent starting"
-    );
+    let (runs, traces, rebooted) = (recorded.len(), found.len(), recovered.rebooted);
+    tracing::info!(node = %place.name, recorded = runs, found = traces, rebooted, "agent starting");
     let home = place.home.clone();
-    let host = NodeHost::new(checkpoint, folded, runtime, events, home.clone(), cpusets);
+    let host = NodeHost::new(
+        checkpoint,
+        folded,
+        runtime,
+        events,
+        home.clone(),
+        cpusets,
+        ContactFile::below(&place.runs, place.machine.boot_id.clone()),
+    );
     let first = core.restore(recorded, found, recovered.rebooted, host.now());
 
     let registered = changes.subscribe();
@@ -261,13 +263,8 @@ pub async fn run(
         state: changes,
         questions,
     };
-    let identity = Identity {
-        node_key: NodeKey(recovered.agent_id),
-        node_name: place.name.clone(),
-        registered: !known.is_empty() || home::was_registered(&home),
-    };
     let linking = link(
-        identity,
+        identity(recovered.agent_id, &place, !known.is_empty()),
         LinkSettings::new(config.masters.clone(), Arc::clone(&config.dial)),
         to_driver,
         from_driver,
@@ -288,6 +285,15 @@ pub async fn run(
         groups::leave(&isolation).await;
     }
     result
+}
+
+/// Who the agent is; one that has runs was registered, whatever else it remembers.
+fn identity(agent: Uuid, place: &Place, has_runs: bool) -> Identity {
+    Identity {
+        node_key: NodeKey(agent),
+        node_name: place.name.clone(),
+        registered: has_runs || home::was_registered(&place.home),
+    }
 }
 
 /// The names that runs have in the state directory.

@@ -15,7 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mete_agent::contact::BootTime;
+use mete_agent::runtime::contact::{self, ContactFile};
 use mete_agent::runtime::process::{ProcessConfig, ProcessRuntime};
+use mete_agent::runtime::records::RunDirectory;
 use mete_agent::runtime::{Ending, Gate, Runtime, RuntimeEvent, Stop};
 
 use crate::node::{
@@ -324,6 +327,61 @@ fn a_time_limit_ends_the_run_and_says_so() {
 
         assert_eq!(ended.ending, Ending::Signal(15));
         assert!(ended.time_limit && ended.stop_asked, "{ended:?}");
+    });
+}
+
+#[test]
+fn a_silent_leader_ends_the_run_though_no_agent_is_there_and_a_word_keeps_it_alive() {
+    both(async |groups, directory| {
+        let mut node = Node::open(&directory, groups);
+        let contact = ContactFile::below(&directory.join("runs"), BOOT.to_owned());
+        let began = contact::now();
+        contact.write(began).expect("room");
+        let mut launch = node.launch("silent", "exec sleep 4711");
+        launch.stop_if_silent_ms = 1500;
+        // Longer than such a run gets.
+        launch.kill_grace_ms = 3_600_000;
+        let run = launch.run.clone();
+        node.runtime.prepare(launch);
+        node.started(&run).await;
+        let word = contact::now();
+        contact.write(word).expect("room");
+        drop(node);
+        let records = RunDirectory::of(&directory.join("runs"), &run);
+
+        let exit = || records.exit_record().expect("readable");
+        wait_for("the run ends itself", || exit().is_some()).await;
+        let record = exit().expect("it is there");
+
+        assert!(contact::now().0 >= word.0 + 1500, "not before its time");
+        assert!(record.out_of_contact && record.stop_asked, "{record:?}");
+        assert!(!record.time_limit && !record.forced, "{record:?}");
+        let mut node = Node::open(&directory, groups);
+        assert_eq!(node.runtime.list().expect("readable").len(), 1);
+        node.runtime.adopt(&run);
+        let ended = node.end_of(&run).await;
+        assert!(ended.out_of_contact, "{ended:?}");
+        assert_eq!(ended.ending, Ending::Signal(15));
+    });
+}
+
+#[test]
+fn a_run_whose_time_is_over_before_it_begins_never_begins() {
+    both(async |groups, directory| {
+        let mut node = Node::open(&directory, groups);
+        let contact = ContactFile::below(&directory.join("runs"), BOOT.to_owned());
+        let before = contact::now().0.saturating_sub(60_000);
+        contact.write(BootTime(before)).expect("room");
+        let mut launch = node.launch("late", "echo begun > begun");
+        launch.stop_if_silent_ms = 10_000;
+        let run = launch.run.clone();
+        node.runtime.prepare(launch);
+
+        let ended = node.end_of(&run).await;
+
+        assert!(ended.out_of_contact, "{ended:?}");
+        assert_eq!(ended.ending, Ending::NeverStarted);
+        assert!(!directory.join("work/begun").exists());
     });
 }
 

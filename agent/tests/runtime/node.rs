@@ -99,6 +99,7 @@ impl Node {
             kill_grace_ms: 10_000,
             prepare_timeout_ms: 60_000,
             time_limit_ms: 0,
+            stop_if_silent_ms: 0,
             gate: Gate::Open,
         }
     }

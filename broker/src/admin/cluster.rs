@@ -135,6 +135,7 @@ pub async fn status(
         .filter(|framework| framework.away.is_none())
         .count();
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let lost = state.unreachable_agents();
     Ok(wire::GetStatusResponse {
         revision: state.revision().max(feed.revision()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -157,17 +158,28 @@ pub async fn status(
         frameworks: number(state.frameworks().count()),
         offers_open: number(now.offers),
         counters: now.counters,
-        warnings: warnings(&unreachable, now.space_low, now.leader),
+        warnings: warnings(&unreachable, lost, now.space_low, now.leader),
     })
 }
 
-fn warnings(unreachable: &[&str], space_low: bool, leader: u64) -> Vec<String> {
+fn warnings(
+    unreachable: &[&str],
+    (lost, agents): (usize, usize),
+    space_low: bool,
+    leader: u64,
+) -> Vec<String> {
     let mut list = Vec::new();
     if leader == 0 {
         list.push("no master leads: nothing can change".to_owned());
     }
     if space_low {
         list.push("the disk of this master is nearly full: nothing new is logged".to_owned());
+    }
+    if crate::leader::replacements::is_held(lost, agents) {
+        list.push(format!(
+            "{lost} of {agents} nodes are unreachable: no task is replaced until more are back, or \
+             were removed for good"
+        ));
     }
     for name in unreachable.iter().take(NAMED) {
         list.push(format!("node {name} is unreachable: mete why node {name}"));

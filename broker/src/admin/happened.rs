@@ -34,6 +34,7 @@ pub enum What {
     NodeReturned(AgentId),
     NodeReady(AgentId),
     NodeUnreachable(AgentId),
+    TasksReplaceable(AgentId, u32),
     NodeRemoved(AgentId, Box<str>),
     FrameworkConnected(FrameworkId, u64),
     FrameworkDisconnected(FrameworkId),
@@ -179,6 +180,11 @@ fn by_command(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
         Command::RemoveMaster { node, actor } => {
             vec![What::MasterRemoved(*node, actor.as_str().into())]
         }
+        Command::MarkReplaceable { agent } => {
+            let runs = outcome.changes.iter();
+            let runs = runs.filter(|change| matches!(change, Change::Run(..)));
+            vec![What::TasksReplaceable(*agent, count(runs.count()))]
+        }
         Command::RecordStatuses { .. }
         | Command::Acknowledge { .. }
         | Command::WriteStore { .. }
@@ -290,6 +296,7 @@ fn ends(done: &Done, outcome: &Outcome, state: &State) -> Vec<What> {
         // An agent's status of the same moment is told with its own command.
         Command::AdmitAgent(_)
         | Command::SetAgentCondition { .. }
+        | Command::MarkReplaceable { .. }
         | Command::RemoveAgent { .. }
         | Command::Subscribe(_)
         | Command::Disconnect { .. }
@@ -365,6 +372,12 @@ impl Happened {
                 "node_unreachable",
                 names.node(*id),
                 "not heard from; its tasks may live".to_owned(),
+                "",
+            ),
+            What::TasksReplaceable(id, tasks) => (
+                "tasks_replaceable",
+                names.node(*id),
+                format!("unreachable for so long that {tasks} of its tasks may be replaced"),
                 "",
             ),
             What::NodeRemoved(id, actor) => {
@@ -454,6 +467,7 @@ impl Happened {
             | What::NodeReturned(id)
             | What::NodeReady(id)
             | What::NodeUnreachable(id)
+            | What::TasksReplaceable(id, _)
             | What::NodeRemoved(id, _) => add("agent_id", id.to_string()),
             What::FrameworkConnected(id, incarnation) => {
                 add("framework_id", id.to_string());

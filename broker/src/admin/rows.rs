@@ -172,6 +172,7 @@ pub fn task(state: &State, run: &Run) -> wire::Task {
     let away = agent.filter(|agent| agent.condition != AgentCondition::Ready);
     let mut labels = run.spec.labels.clone();
     labels.extend(run.labels.to_map());
+    let (partition, places) = (run.spec.partition, run.replacement.places());
     wire::Task {
         framework_id: run.framework.to_string(),
         framework: framework_name(state, run.framework),
@@ -210,6 +211,15 @@ pub fn task(state: &State, run: &Run) -> wire::Task {
             .unwrap_or_default(),
         agent_state_since_ms: away.map_or(0, |agent| agent.since.0),
         command: run.spec.command.clone(),
+        replace_after_ms: partition.replace_after.map_or(0, |after| after.0),
+        keep: partition.keep.word().to_owned(),
+        stop_if_silent_ms: partition.stop_if_silent.map_or(0, |silence| silence.0),
+        replaceable_since_ms: places
+            .replaceable
+            .filter(|_| state.is_replaceable(run))
+            .map_or(0, |since| since.0),
+        replaces: places.replaces.as_ref().map(write_run),
+        replaced_by: places.replaced_by.as_ref().map(write_run),
     }
 }
 

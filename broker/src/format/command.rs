@@ -71,6 +71,11 @@ fn put(command: &Command) -> Stored {
                 condition: put_condition(*condition),
             })
         }
+        Command::MarkReplaceable { agent } => {
+            Stored::MarkReplaceable(stored::StoredMarkReplaceable {
+                agent: put_uuid(agent.0),
+            })
+        }
         Command::RemoveAgent { agent, actor } => Stored::RemoveAgent(stored::StoredRemoveAgent {
             agent: put_uuid(agent.0),
             actor: actor.clone(),
@@ -312,6 +317,9 @@ fn read(command: Stored, faults: &mut Faults) -> Option<Command> {
         Stored::SetAgentCondition(set) => Command::SetAgentCondition {
             agent: agent(&set.agent, root("agent"), faults)?,
             condition: condition(set.condition, root("condition"), faults)?,
+        },
+        Stored::MarkReplaceable(mark) => Command::MarkReplaceable {
+            agent: agent(&mark.agent, root("agent"), faults)?,
         },
         Stored::RemoveAgent(remove) => Command::RemoveAgent {
             agent: agent(&remove.agent, root("agent"), faults)?,

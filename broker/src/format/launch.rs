@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use mete_model::{Resources, RunId, TaskId};
 use mete_proto::convert::{
-    At, Faults, read_resources, read_role, read_spec, write_resources, write_spec,
+    At, Faults, read_resources, read_role, read_spec, write_resources, write_run, write_spec,
 };
 use mete_proto::internal::v1 as stored;
 use mete_state::command::{Launch, LaunchTask};
 
-use super::read::{Positions, agent, at_position, caller, claims, each, put_caller, put_uuid};
+use super::read::{
+    Positions, agent, at_position, caller, claims, each, maybe_run, put_caller, put_uuid,
+};
 
 pub(super) fn put_launch(launch: &Launch) -> stored::StoredLaunch {
     let mut message = stored::StoredLaunch {
@@ -60,6 +62,7 @@ pub(super) fn put_launch(launch: &Launch) -> stored::StoredLaunch {
             spec,
             environment: task.environment.clone(),
             labels: task.labels.clone(),
+            replaces: task.replaces.as_ref().map(write_run),
         });
     }
     message
@@ -99,6 +102,7 @@ pub(super) fn read_launch(launch: stored::StoredLaunch, faults: &mut Faults) -> 
                 spec: Arc::clone(at_position(&specs, task.spec, at.field("spec"), faults)?),
                 environment: task.environment,
                 labels: task.labels,
+                replaces: maybe_run(task.replaces, at.field("replaces"), faults)?,
             })
         },
     )?;

@@ -2,9 +2,10 @@
 
 use std::hash::Hash;
 
-use mete_model::{AgentId, ClaimId, Code, FrameworkId, NodeKey, RolePath, Span, TaskPhase};
-use mete_proto::convert::{At, Faults, read_claim_id, read_phase, read_role};
+use mete_model::{AgentId, ClaimId, Code, FrameworkId, NodeKey, RolePath, RunId, Span, TaskPhase};
+use mete_proto::convert::{At, Faults, read_claim_id, read_phase, read_role, read_run};
 use mete_proto::internal::v1 as stored;
+use mete_proto::types::v1 as wire;
 use mete_state::{AgentCondition, Caller, Seat};
 use prost::bytes::Bytes;
 use uuid::Uuid;
@@ -34,6 +35,18 @@ pub(super) fn framework(bytes: &[u8], at: At<'_>, faults: &mut Faults) -> Option
 
 pub(super) fn node_key(bytes: &[u8], at: At<'_>, faults: &mut Faults) -> Option<NodeKey> {
     uuid(bytes, at, faults).map(NodeKey)
+}
+
+/// A run that need not be there.
+pub(super) fn maybe_run(
+    run: Option<wire::Run>,
+    at: At<'_>,
+    faults: &mut Faults,
+) -> Option<Option<RunId>> {
+    match run {
+        None => Some(None),
+        run @ Some(_) => read_run(run, at, faults).map(Some),
+    }
 }
 
 /// A message that must be there.

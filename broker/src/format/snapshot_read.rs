@@ -11,12 +11,13 @@ use mete_proto::convert::{
 use mete_proto::internal::v1 as stored;
 use mete_proto::internal::v1::snapshot_part::Part as Stored;
 use mete_state::{
-    Agent, ClaimRecord, EndedRun, Framework, Kill, Master, Meta, Part, Role, Run, StoreRecord,
-    Texts, Tombstone,
+    Agent, ClaimRecord, EndedRun, Framework, Kill, Master, Meta, Part, Places, Replacement, Role,
+    Run, StoreRecord, Texts, Tombstone,
 };
 
 use super::read::{
-    agent, at_position, code, condition, each, framework, given, node_key, phase, seat, span,
+    agent, at_position, code, condition, each, framework, given, maybe_run, node_key, phase, seat,
+    span,
 };
 use super::settings::read_settings;
 use super::status::read_status;
@@ -205,9 +206,23 @@ fn read_one_run(
         acknowledged: record.acknowledged,
         statuses,
         kill,
+        replacement: read_replacement(record.replacement, at.field("replacement"), faults)?,
         revision: record.revision,
         id,
     })
+}
+
+fn read_replacement(
+    stored: Option<stored::SnapshotReplacement>,
+    at: At<'_>,
+    faults: &mut Faults,
+) -> Option<Replacement> {
+    let stored = stored.unwrap_or_default();
+    Some(Replacement::from(Places {
+        replaceable: stored.replaceable_ms.map(Timestamp),
+        replaces: maybe_run(stored.replaces, at.field("replaces"), faults)?,
+        replaced_by: maybe_run(stored.replaced_by, at.field("replaced_by"), faults)?,
+    }))
 }
 
 fn read_kill(kill: stored::SnapshotKill, at: At<'_>, faults: &mut Faults) -> Option<Kill> {

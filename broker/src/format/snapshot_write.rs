@@ -10,7 +10,7 @@ use mete_proto::internal::v1 as stored;
 use mete_proto::internal::v1::snapshot_part::Part as Stored;
 use mete_proto::types::v1 as wire;
 use mete_state::{
-    Agent, ClaimRecord, EndedRun, Framework, Kill, Part, Run, StoreRecord, Tombstone,
+    Agent, ClaimRecord, EndedRun, Framework, Kill, Part, Replacement, Run, StoreRecord, Tombstone,
 };
 use prost::bytes::Bytes;
 
@@ -152,7 +152,17 @@ fn put_run(
             .collect(),
         kill: run.kill.as_deref().map(put_kill),
         revision: run.revision,
+        replacement: put_replacement(&run.replacement),
     }
+}
+
+fn put_replacement(replacement: &Replacement) -> Option<stored::SnapshotReplacement> {
+    let places = replacement.places();
+    (*replacement != Replacement::default()).then(|| stored::SnapshotReplacement {
+        replaceable_ms: places.replaceable.map(|at| at.0),
+        replaces: places.replaces.as_ref().map(write_run),
+        replaced_by: places.replaced_by.as_ref().map(write_run),
+    })
 }
 
 fn put_kill(kill: &Kill) -> stored::SnapshotKill {

@@ -247,6 +247,7 @@ fn task_of(launch: &AcceptLaunch) -> LaunchTask {
         spec: std::sync::Arc::clone(&launch.spec),
         environment: launch.environment.clone(),
         labels: launch.labels.clone(),
+        replaces: launch.replaces.clone(),
     }
 }
 

@@ -386,7 +386,10 @@ impl LeaderTerm {
             self.beacons.pop_front();
             // A stream that is over leaves the row.
             if let Some(entry) = self.links.get(&link) {
-                let beacon = MasterBeacon { term: self.term };
+                let beacon = MasterBeacon {
+                    term: self.term,
+                    heard: Some(entry.progress),
+                };
                 entry
                     .outbox
                     .put(|queue| queue.push(Message::Beacon(beacon)));

@@ -421,6 +421,7 @@ impl LeaderTerm {
             Command::Teardown { caller } => self.framework_removed(caller.framework, now),
             Command::RemoveFramework { framework, .. } => self.framework_removed(*framework, now),
             Command::Disconnect { .. }
+            | Command::MarkReplaceable { .. }
             | Command::UpdateDemand { .. }
             | Command::Launch(_)
             | Command::Kill { .. }

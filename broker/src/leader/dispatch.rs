@@ -10,7 +10,7 @@ use std::sync::Arc;
 use mete_model::{AgentId, FrameworkId, RunId, Status};
 use mete_proto::agent::v1 as agent_wire;
 use mete_proto::agent::v1::master_message::Message;
-use mete_proto::convert::{write_resources, write_run_ref, write_spec, write_status};
+use mete_proto::convert::{write_resources, write_run, write_run_ref, write_spec, write_status};
 use mete_proto::framework::v1 as framework_wire;
 use mete_proto::types::v1::RunRef;
 use mete_state::{AgentCondition, Effect, Run, State};
@@ -182,6 +182,11 @@ impl Dispatched {
                 agent,
                 condition,
             } => self.agent_changed(state, revision, *framework, *agent, *condition),
+            Effect::TellReplaceable {
+                framework,
+                agent,
+                run,
+            } => self.replaceable(state, revision, *framework, *agent, run),
             Effect::Fence {
                 framework,
                 incarnation,
@@ -238,6 +243,35 @@ impl Dispatched {
         }
     }
 
+    fn replaceable(
+        &mut self,
+        state: &State,
+        revision: u64,
+        framework: FrameworkId,
+        agent: AgentId,
+        run: &RunId,
+    ) {
+        let record = state.run(framework, run);
+        let Some(record) = record.filter(|run| state.is_replaceable(run)) else {
+            return;
+        };
+        let since = record.replacement.places().replaceable;
+        let mut news = framework_wire::RunsReplaceable {
+            agent_id: agent.to_string(),
+            since_ms: since.map_or(0, |since| since.0),
+            runs: vec![write_run(run)],
+        };
+        let told = self.frameworks.entry(framework).or_default();
+        if joins(told.last_mut(), revision, &mut news) {
+            return;
+        }
+        let event = framework_wire::Event {
+            revision,
+            event: Some(framework_wire::event::Event::RunsReplaceable(news)),
+        };
+        told.push(ToFramework::Event(Box::new(event), None));
+    }
+
     fn agent_changed(
         &mut self,
         state: &State,
@@ -259,6 +293,30 @@ impl Dispatched {
             event: Some(event),
         };
         self.tell(framework, ToFramework::Event(Box::new(event), None));
+    }
+}
+
+/// Puts a run into the last event, if that is one of the same kind, agent and moment with room.
+fn joins(
+    last: Option<&mut ToFramework>,
+    revision: u64,
+    news: &mut framework_wire::RunsReplaceable,
+) -> bool {
+    let Some(ToFramework::Event(event, _)) = last else {
+        return false;
+    };
+    if event.revision != revision {
+        return false;
+    }
+    match &mut event.event {
+        Some(framework_wire::event::Event::RunsReplaceable(told))
+            if (&told.agent_id, told.since_ms) == (&news.agent_id, news.since_ms)
+                && told.runs.len() < TASKS_OF_A_MESSAGE =>
+        {
+            told.runs.append(&mut news.runs);
+            true
+        }
+        Some(_) | None => false,
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! calls.rs accept.rs preflight.rs order.rs   from a call to a command, or to an answer
-//! agents.rs presence.rs                      agents' streams
+//! agents.rs presence.rs replacements.rs      agents' streams, and who is away for too long
 //! streams.rs opening.rs                      frameworks' streams
 //! applied.rs dispatch.rs                     from what was applied to answers and messages
 //! view.rs round.rs offer_book.rs declines.rs reasons.rs   who is offered what, and why not
@@ -26,6 +26,7 @@ pub mod order;
 pub mod preflight;
 pub mod presence;
 pub mod reasons;
+pub mod replacements;
 mod round;
 mod streams;
 pub mod view;
@@ -49,6 +50,7 @@ use declines::Declines;
 use offer_book::OfferBook;
 use presence::Presence;
 use reasons::Reasons;
+use replacements::Replacements;
 use round::Rounds;
 use streams::Streams;
 use view::{Facts, Kept, Stale};
@@ -138,6 +140,7 @@ pub struct LeaderTerm {
     /// Commands of the loop's own on their way.
     own_on_the_way: usize,
     due_again: Monotonic,
+    replacements: Replacements,
     slow_again: Monotonic,
     counters: Counters,
 }
@@ -195,6 +198,7 @@ impl LeaderTerm {
             due_on_the_way: 0,
             own_on_the_way: 0,
             due_again: now.monotonic,
+            replacements: Replacements::begin(now, timing.silence.0),
             slow_again: now.monotonic,
             counters: Counters::default(),
         }
@@ -262,6 +266,7 @@ impl LeaderTerm {
             self.disconnect_awaited(state, now);
         }
         self.log_what_is_due(state, now);
+        self.permit_replacements(state, now);
     }
 
     /// What is to be logged and read, in order.

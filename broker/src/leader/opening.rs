@@ -158,6 +158,7 @@ pub fn write_run_status(
         write_condition(replicated)
     };
     let is_ready = condition == WireCondition::Ready;
+    let places = run.replacement.places();
     RunStatus {
         run: Some(write_run(&run.id)),
         agent_id: run.agent.to_string(),
@@ -180,5 +181,11 @@ pub fn write_run_status(
             .map(|status| write_status(run.framework, status, run.agent.to_string()))
             .collect(),
         node_address: agent.map_or_else(String::new, |agent| agent.inventory.node_address.clone()),
+        replaceable_since_ms: places
+            .replaceable
+            .filter(|_| state.is_replaceable(run))
+            .map_or(0, |since| since.0),
+        replaces: places.replaces.as_ref().map(write_run),
+        replaced_by: places.replaced_by.as_ref().map(write_run),
     }
 }

@@ -6,5 +6,6 @@ mod level;
 mod liveness;
 mod odd_input;
 mod offers;
+mod replacements;
 mod story;
 mod world;

@@ -241,6 +241,10 @@ fn launches(
         }
         let environment = read_labels(launch.environment, at.field("environment"), faults);
         let labels = read_labels(launch.labels, at.field("labels"), faults);
+        let replaces = match launch.replaces {
+            None => Some(None),
+            old @ Some(_) => read_run(old, at.field("replaces"), faults).map(Some),
+        };
         if let (
             Some(run),
             Some(claim),
@@ -248,7 +252,8 @@ fn launches(
             Some(Some(spec)),
             Some(environment),
             Some(labels),
-        ) = (run, claim, resources, spec, environment, labels)
+            Some(replaces),
+        ) = (run, claim, resources, spec, environment, labels, replaces)
         {
             read.push(AcceptLaunch {
                 run,
@@ -257,6 +262,7 @@ fn launches(
                 spec: Arc::clone(spec),
                 environment,
                 labels,
+                replaces,
             });
         }
     }

@@ -145,7 +145,10 @@ mod tests {
     fn a_message_above_the_limit_goes_alone() {
         let mut queue = AgentQueue::new(100);
         assert!(queue.push(kills(50)));
-        assert!(!queue.push(Message::Beacon(MasterBeacon { term: 3 })));
+        assert!(!queue.push(Message::Beacon(MasterBeacon {
+            term: 3,
+            heard: None
+        })));
     }
 
     #[test]

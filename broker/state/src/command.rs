@@ -32,6 +32,11 @@ pub enum Command {
         /// `Ready` or `Unreachable`.
         condition: AgentCondition,
     },
+    /// Runs of an unreachable agent may be replaced: all of which the time has come.
+    MarkReplaceable {
+        /// Which agent's.
+        agent: AgentId,
+    },
     /// An operator says that an agent never comes back.
     RemoveAgent {
         /// Which.
@@ -226,6 +231,7 @@ impl Command {
             Self::Launch(launch) => Some(&launch.caller),
             Self::AdmitAgent(_)
             | Self::SetAgentCondition { .. }
+            | Self::MarkReplaceable { .. }
             | Self::RemoveAgent { .. }
             | Self::Subscribe(_)
             | Self::Disconnect { .. }
@@ -364,6 +370,8 @@ pub struct LaunchTask {
     pub environment: BTreeMap<String, String>,
     /// Over the spec's labels.
     pub labels: BTreeMap<String, String>,
+    /// A run that may be replaced, and whose place this one takes.
+    pub replaces: Option<RunId>,
 }
 
 /// A record to write.

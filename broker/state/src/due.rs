@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mete_model::{AgentId, FrameworkId, Timestamp};
 
+use crate::apply::replace;
 use crate::command::{AgentCondition, Command};
 use crate::limits::{DUE_AT_ONCE, TOMBSTONE_AGE};
 use crate::state::State;
@@ -23,6 +24,9 @@ pub(crate) enum Lapse {
     Framework(FrameworkId),
     /// A torn-down framework without runs is forgotten.
     Tombstone(FrameworkId),
+    /// Runs of an unreachable agent may be replaced. Kept apart: leave is given slowly and not
+    /// while too many agents are unreachable, and what waits for it must not hold up the rest.
+    Runs(AgentId),
 }
 
 /// When each of them does.
@@ -30,16 +34,27 @@ pub(crate) enum Lapse {
 pub(crate) struct Lapses {
     when: BTreeMap<Lapse, Timestamp>,
     order: BTreeSet<(Timestamp, Lapse)>,
+    replaceable: BTreeSet<(Timestamp, AgentId)>,
 }
 
 impl Lapses {
     fn set(&mut self, lapse: Lapse, when: Option<Timestamp>) {
         if let Some(before) = self.when.remove(&lapse) {
-            self.order.remove(&(before, lapse));
+            match lapse {
+                Lapse::Runs(agent) => self.replaceable.remove(&(before, agent)),
+                Lapse::Agent(_) | Lapse::Framework(_) | Lapse::Tombstone(_) => {
+                    self.order.remove(&(before, lapse))
+                }
+            };
         }
         if let Some(when) = when {
             self.when.insert(lapse, when);
-            self.order.insert((when, lapse));
+            match lapse {
+                Lapse::Runs(agent) => self.replaceable.insert((when, agent)),
+                Lapse::Agent(_) | Lapse::Framework(_) | Lapse::Tombstone(_) => {
+                    self.order.insert((when, lapse))
+                }
+            };
         }
     }
 
@@ -53,6 +68,12 @@ impl Lapses {
     pub(crate) fn first(&self, kind: impl Fn(&Lapse) -> bool) -> Option<Lapse> {
         let mut lapses = self.order.iter().map(|(_, lapse)| *lapse);
         lapses.find(kind)
+    }
+
+    /// The agent whose runs may be replaced for longest.
+    pub(crate) fn replaceable(&self, now: Timestamp) -> Option<AgentId> {
+        let (when, agent) = self.replaceable.first()?;
+        (*when <= now).then_some(*agent)
     }
 
     fn next(&self) -> Option<Timestamp> {
@@ -72,7 +93,7 @@ impl State {
                     framework,
                     actor: FAILOVER_TIMEOUT.to_owned(),
                 }),
-                Lapse::Agent(_) | Lapse::Tombstone(_) => tick = true,
+                Lapse::Agent(_) | Lapse::Tombstone(_) | Lapse::Runs(_) => tick = true,
             }
         }
         if tick {
@@ -101,6 +122,12 @@ impl State {
         }
         let when = self.lapse_of(lapse);
         self.lapses.set(lapse, when);
+    }
+
+    /// The same for both lapses of an agent.
+    pub(crate) fn refresh_agent(&mut self, id: AgentId) {
+        self.refresh_lapse(Lapse::Agent(id));
+        self.refresh_lapse(Lapse::Runs(id));
     }
 
     /// A torn-down framework is settled when its last run has ended.
@@ -132,6 +159,14 @@ impl State {
                 let timeout = framework.settings.failover_timeout?;
                 Some(framework.away?.after(timeout))
             }
+            Lapse::Runs(id) => {
+                let agent = self.agents.get(&id)?;
+                if agent.condition != AgentCondition::Unreachable {
+                    return None;
+                }
+                let runs = self.runs_on(id);
+                runs.filter_map(|run| replace::when(run, agent.since)).min()
+            }
             Lapse::Tombstone(id) => {
                 let settled = self.tombstones.get(&id)?.settled?;
                 Some(settled.after(TOMBSTONE_AGE))
@@ -145,7 +180,8 @@ impl State {
         let agents = self.agents.keys().copied().map(Lapse::Agent);
         let frameworks = self.frameworks.keys().copied().map(Lapse::Framework);
         let tombstones = self.tombstones.keys().copied().map(Lapse::Tombstone);
-        for lapse in agents.chain(frameworks).chain(tombstones) {
+        let runs = self.agents.keys().copied().map(Lapse::Runs);
+        for lapse in agents.chain(frameworks).chain(tombstones).chain(runs) {
             lapses.set(lapse, self.lapse_of(lapse));
         }
         lapses

@@ -158,6 +158,15 @@ pub enum Effect {
         /// How it is now.
         condition: AgentCondition,
     },
+    /// A run of the framework may be replaced: its agent is unreachable for too long.
+    TellReplaceable {
+        /// Whose.
+        framework: FrameworkId,
+        /// Which agent.
+        agent: AgentId,
+        /// Which run.
+        run: RunId,
+    },
     /// Streams of older incarnations must end.
     Fence {
         /// Whose.

@@ -15,6 +15,9 @@
 //! - **I8**: history and memories are within their bounds.
 //! - **I9**: no two masters have one address unless one replaces the other, each one's id is at
 //!   most the highest ever given, and each that replaces another replaces a known one.
+//! - **I10**: a run is marked as replaceable only while its agent is unreachable, and not before
+//!   its policy's time; the run that took its place says so; and when its agent is back one of the
+//!   two is over or being ended.
 //!
 //! A violation is a defect of ours, never of the input: the caller raises an alarm and makes no new
 //! offers, and goes on.
@@ -60,6 +63,7 @@ pub fn check(state: &State) -> Vec<Violation> {
     grants(state, &mut found);
     bounds(state, &mut found);
     masters(state, &mut found);
+    replacements(state, &mut found);
     found.0
 }
 
@@ -90,6 +94,36 @@ fn masters(state: &State, found: &mut Found) {
         found.expect(known && counted, "I9", || {
             let last = state.meta.last_master;
             format!("master {node} with the last id {last} is {master:?}")
+        });
+    }
+}
+
+fn replacements(state: &State, found: &mut Found) {
+    for run in state.all_runs() {
+        let (id, places) = (&run.id, run.replacement.places());
+        let agent = state.agent(run.agent);
+        if let Some(marked) = places.replaceable {
+            let lost = agent.filter(|agent| agent.condition == AgentCondition::Unreachable);
+            let patience = run.spec.partition.replace_after;
+            let timely = lost
+                .zip(patience)
+                .is_some_and(|(agent, patience)| agent.since.after(patience) <= marked);
+            found.expect(timely && !run.phase.is_terminal(), "I10", || {
+                format!("{id} is {} and replaceable since {}", run.phase, marked.0)
+            });
+        }
+        let new = places.replaced_by.as_ref();
+        let Some(new) = new.and_then(|new| state.run(run.framework, new)) else {
+            continue;
+        };
+        let mutual = new.replacement.places().replaces.as_ref() == Some(id);
+        found.expect(mutual, "I10", || {
+            format!("{} took the place of {id} and does not say so", new.id)
+        });
+        let ends = |run: &Run| run.phase.is_terminal() || run.kill.is_some();
+        let away = agent.is_none_or(|agent| agent.condition != AgentCondition::Ready);
+        found.expect(away || ends(run) || ends(new), "I10", || {
+            format!("{id} and {} live beside each other", new.id)
         });
     }
 }

@@ -40,8 +40,8 @@ pub use command::{AgentCondition, Caller, Command, Stamped};
 pub use effect::{Change, Effect, ItemVerdict, LaunchVerdict, Outcome, StoreVerdict, Verdict};
 pub use invariants::Violation;
 pub use record::{
-    Agent, ClaimRecord, EndedRun, Framework, Kill, Master, Meta, Role, Run, Seat, StoreRecord,
-    StoredVerdict, Tombstone,
+    Agent, ClaimRecord, EndedRun, Framework, Kill, Master, Meta, Places, Replacement, Role, Run,
+    Seat, StoreRecord, StoredVerdict, Tombstone,
 };
 pub use rejection::{FieldFault, Rejection};
 pub use snapshot::{BadParts, Part, Records};

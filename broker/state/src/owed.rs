@@ -27,7 +27,7 @@ impl State {
     }
 
     /// Statuses that the framework has not acknowledged, in order per run, then agents with runs
-    /// of it that are not ready.
+    /// of it that are not ready, then runs that may be replaced and were not.
     #[must_use]
     pub fn owed_to_framework(&self, framework: FrameworkId) -> Vec<Effect> {
         let mut owed = Vec::new();
@@ -53,6 +53,12 @@ impl State {
                     condition: agent.condition,
                 }),
         );
+        let replaceable = self.runs(framework).filter(|run| self.is_replaceable(run));
+        owed.extend(replaceable.map(|run| Effect::TellReplaceable {
+            framework,
+            agent: run.agent,
+            run: run.id.clone(),
+        }));
         owed
     }
 

@@ -196,6 +196,8 @@ pub struct Run {
     pub statuses: Vec<Status>,
     /// Somebody wants it ended.
     pub kill: Option<Box<Kill>>,
+    /// Whose place it took, and who took its.
+    pub replacement: Replacement,
     /// Of the last change.
     pub revision: u64,
 }
@@ -232,6 +234,59 @@ impl Run {
     }
 }
 
+/// What stands of a run's replacement: nothing for nearly all runs, which then takes no room and,
+/// so that a snapshot of an earlier release keeps its digest, no part in a hash.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replacement(Option<Box<Places>>);
+
+/// Whose place a run took, and who took its.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Places {
+    /// Since when another run may take its place: its agent is unreachable for too long.
+    pub replaceable: Option<Timestamp>,
+    /// The run whose place it took.
+    pub replaces: Option<RunId>,
+    /// The run that took its place last.
+    pub replaced_by: Option<RunId>,
+}
+
+impl Places {
+    /// Nothing at all.
+    const NONE: Self = Self {
+        replaceable: None,
+        replaces: None,
+        replaced_by: None,
+    };
+}
+
+impl Hash for Replacement {
+    fn hash<H: Hasher>(&self, hash: &mut H) {
+        if let Some(places) = &self.0 {
+            places.hash(hash);
+        }
+    }
+}
+
+impl From<Places> for Replacement {
+    fn from(places: Places) -> Self {
+        Self((places != Places::NONE).then(|| Box::new(places)))
+    }
+}
+
+impl Replacement {
+    /// What stands.
+    #[must_use]
+    pub fn places(&self) -> &Places {
+        self.0.as_deref().unwrap_or(&Places::NONE)
+    }
+
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Places)) {
+        let mut places = self.0.take().map_or(Places::NONE, |places| *places);
+        change(&mut places);
+        *self = Self::from(places);
+    }
+}
+
 /// The persisted wish that a run ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kill {
@@ -239,7 +294,7 @@ pub struct Kill {
     pub since: Timestamp,
     /// SIGTERM to SIGKILL; `None` = the spec's.
     pub grace: Option<Span>,
-    /// `KILLED_BY_FRAMEWORK`, `KILLED_BY_OPERATOR` or `KILLED_BY_TEARDOWN`.
+    /// `KILLED_BY_FRAMEWORK`, `KILLED_BY_OPERATOR`, `KILLED_BY_TEARDOWN` or `REPLACED`.
     pub by: Code,
     /// The operator, when one did.
     pub actor: String,

@@ -13,8 +13,8 @@ use mete_model::{
 };
 
 use crate::apply::{
-    Plan, Turn, acknowledge, agents, calls, demand, frameworks, kill, launch, masters, roles,
-    status, store, teardown, tick,
+    Plan, Turn, acknowledge, agents, calls, demand, frameworks, kill, launch, masters, replace,
+    roles, status, store, teardown, tick,
 };
 use crate::command::{AdmitAgent, Command, Stamped};
 use crate::cow_map::CowMap;
@@ -98,6 +98,10 @@ macro_rules! plan {
             }
             Command::SetAgentCondition { agent, condition } => {
                 let $plan = agents::set_condition($state, *agent, *condition)?;
+                $then
+            }
+            Command::MarkReplaceable { agent } => {
+                let $plan = replace::mark($state, $at, *agent)?;
                 $then
             }
             Command::RemoveAgent { agent, actor } => {

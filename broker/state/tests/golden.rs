@@ -16,9 +16,12 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use goldenscript::{Argument, Context};
-use mete_model::{ClaimId, Code, FrameworkId, Resources, RolePath, RunId, Span, TaskPhase};
+use mete_model::{
+    ClaimId, Code, FrameworkId, Keep, Partition, Resources, RolePath, RunId, Span, TaskPhase,
+};
 use mete_state::command::{
     AddMaster, AdmitAgent, HeldRun, Launch, SetMaster, StoreDelete, StorePut, Subscribe,
 };
@@ -162,6 +165,9 @@ impl Script {
                     _ => AgentCondition::Gone,
                 },
             },
+            "mark-replaceable" => Command::MarkReplaceable {
+                agent: args.agent(),
+            },
             "remove-agent" => Command::RemoveAgent {
                 agent: args.agent(),
                 actor: actor(),
@@ -290,14 +296,25 @@ impl Script {
     fn launch(&self, args: &Args) -> Command {
         let claim: Option<ClaimId> = args.get("claim").map(claim_id);
         let tasks = args.words[2..].iter();
+        let partition = Partition {
+            replace_after: args.span("after"),
+            keep: args
+                .get("keep")
+                .map_or(Keep::Newest, |text| text.parse().unwrap()),
+            stop_if_silent: args.span("silent"),
+        };
+        let one = |name: &String| {
+            let mut task = task(run_of(name), claim.clone(), args.resources(name));
+            Arc::make_mut(&mut task.spec).partition = partition;
+            task.replaces = args.get("replaces").map(run_of);
+            task
+        };
         Command::Launch(Launch {
             caller: self.caller(args),
             role: role(args.get("role").unwrap_or("batch")),
             agent: agent_id(number_of(&args.words[1])),
             topology_epoch: args.number("epoch", 1),
-            tasks: tasks
-                .map(|name| task(run_of(name), claim.clone(), args.resources(name)))
-                .collect(),
+            tasks: tasks.map(one).collect(),
             each_alone: args.get("mode") == Some("each"),
         })
     }
@@ -403,6 +420,10 @@ impl Script {
         match name {
             "show" => self.show(args),
             "owed" => lines(state.owed().map(|effect| format!("{effect:?}"))),
+            "replaceable" => match state.replaceable_agent(self.cluster.clock) {
+                Some(agent) => format!("{agent:?}"),
+                None => "none".to_owned(),
+            },
             "due" => lines(
                 state
                     .due(self.cluster.clock)
@@ -435,6 +456,16 @@ fn show_run(script: &Script, framework: FrameworkId, run: &RunId) -> String {
     );
     if let Some(kill) = &run.kill {
         write!(out, " kill {} grace {}", kill.by, run.kill_grace()).unwrap();
+    }
+    let places = run.replacement.places();
+    if let Some(since) = places.replaceable {
+        write!(out, " replaceable since {}", since.0).unwrap();
+    }
+    if let Some(old) = &places.replaces {
+        write!(out, " replaces {old}").unwrap();
+    }
+    if let Some(new) = &places.replaced_by {
+        write!(out, " replaced by {new}").unwrap();
     }
     out
 }

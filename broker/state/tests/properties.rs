@@ -23,7 +23,7 @@ use mete_state::{
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use steps::{Step, command, step};
+use steps::{Step, command, step, step_apart};
 use support::{Cluster, admit, agent_id, framework_id, machine, role, settings, status};
 
 /// Roles, agents and frameworks to begin with, so that launches pass often.
@@ -132,6 +132,7 @@ fn reached(cluster: &Cluster, result: &Result<Outcome, Rejection>, seen: &mut BT
     for run in cluster.state.all_runs().chain(cluster.state.history()) {
         seen.extend(run.reasons().map(|reason| format!("end {reason}")));
     }
+    reached_replacements(&cluster.state, seen);
     for (what, there) in [
         ("history", cluster.state.history().next().is_some()),
         ("tombstone", cluster.state.tombstones().next().is_some()),
@@ -149,6 +150,26 @@ fn reached(cluster: &Cluster, result: &Result<Outcome, Rejection>, seen: &mut BT
     }
 }
 
+fn reached_replacements(state: &State, seen: &mut BTreeSet<String>) {
+    for run in state.all_runs() {
+        let places = run.replacement.places();
+        if places.replaceable.is_some() {
+            seen.insert("replaceable".to_owned());
+        }
+        if places.replaced_by.is_some() {
+            seen.insert("replaced".to_owned());
+        }
+        let ending = run.kill.as_ref();
+        if ending.is_some_and(|kill| kill.by == Code::Replaced) {
+            let stays = match places.replaced_by {
+                Some(_) => "the newest stays",
+                None => "the oldest stays",
+            };
+            seen.insert(stays.to_owned());
+        }
+    }
+}
+
 /// What random sequences must come upon, or they check too little.
 const REACHED: &[&str] = &[
     "launch OK",
@@ -159,6 +180,7 @@ const REACHED: &[&str] = &[
     "launch NOT_OFFERED",
     "launch ALREADY_EXISTS",
     "launch AGENT_UNAVAILABLE",
+    "launch NOT_REPLACEABLE",
     "kill OK",
     "kill ALREADY_TERMINAL",
     "kill NOT_FOUND",
@@ -179,6 +201,10 @@ const REACHED: &[&str] = &[
     "end GONE_BY_OPERATOR",
     "end KILLED_BY_FRAMEWORK",
     "end EXIT_CODE",
+    "the newest stays",
+    "replaceable",
+    "replaced",
+    "the oldest stays",
     "torn down with runs",
     "discard",
     "repeat",
@@ -191,8 +217,13 @@ const REACHED: &[&str] = &[
 fn random_sequences_reach_what_they_are_meant_to_check() {
     let mut runner = TestRunner::deterministic();
     let mut seen = BTreeSet::new();
-    for _sequence in 0..160 {
-        let steps = prop::collection::vec(step(), 60..80);
+    for sequence in 0..280 {
+        let kind = if sequence < 160 {
+            step().boxed()
+        } else {
+            step_apart().boxed()
+        };
+        let steps = prop::collection::vec(kind, 60..80);
         let steps = steps.new_tree(&mut runner).expect("steps").current();
         let (mut cluster, mut last) = (begun(), None);
         for step in &steps {
@@ -287,6 +318,7 @@ fn carry_out(cluster: &mut Cluster, effect: Effect) {
         Effect::DiscardTask { .. }
         | Effect::ForgetStatuses { .. }
         | Effect::TellAgent { .. }
+        | Effect::TellReplaceable { .. }
         | Effect::Fence { .. }
         | Effect::EndStreams { .. } => panic!("not owed for long: {effect:?}"),
     }
@@ -301,7 +333,10 @@ proptest! {
 
     #[test]
     fn any_sequence_of_commands_keeps_every_promise(
-        steps in prop::collection::vec(step(), 1..80),
+        steps in prop_oneof![
+            2 => prop::collection::vec(step(), 1..80),
+            1 => prop::collection::vec(step_apart(), 1..80),
+        ],
     ) {
         let mut cluster = begun();
         let mut last = None;

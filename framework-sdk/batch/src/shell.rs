@@ -178,7 +178,7 @@ impl Shell {
             }
             Event::Closed(error) => return Err(error),
             Event::Disconnected(why) => tracing::info!(why, "batch lost its stream"),
-            Event::Rescinded(_) | Event::AgentChanged(_) => {}
+            Event::Rescinded(_) | Event::AgentChanged(_) | Event::Replaceable(_) => {}
             // The enum may grow: an event of a newer SDK means nothing to this queue.
             _ => {}
         }

@@ -113,6 +113,8 @@ fn running(run: &RunId) -> RunInfo {
         resources: Resources::default(),
         labels: BTreeMap::new(),
         agent_condition: AgentCondition::Ready,
+        replaceable: None,
+        replaces: None,
     }
 }
 

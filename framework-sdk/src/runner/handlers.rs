@@ -186,6 +186,9 @@ impl<F: Framework> Handlers<F> {
                 )
                 .await
             }
+            Event::Replaceable(runs) => {
+                watched("replaceable", self.framework.replaceable(session, runs)).await
+            }
             Event::Disconnected(why) => {
                 tracing::info!(framework = session.name(), why, "stream lost; reconnecting");
                 watched("disconnected", self.framework.disconnected(session, why)).await

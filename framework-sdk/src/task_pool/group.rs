@@ -37,12 +37,26 @@ pub(super) enum Found {
     Another,
 }
 
+/// How a run is that had lost its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Away {
+    /// Nothing of it is left.
+    Over,
+    /// It may be replaced.
+    Replaceable,
+    /// It lives, and may not be replaced any more.
+    Back,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     count: u32,
     places: BTreeMap<u32, Place>,
     by_run: BTreeMap<RunId, u32>,
+    /// Runs that lost their place because they may be replaced, oldest first: they may live, and
+    /// come back.
+    away: BTreeMap<u32, Vec<RunId>>,
     restarts: u64,
     last_end: String,
 }
@@ -62,12 +76,14 @@ impl Group {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.places.is_empty() && self.away.is_empty()
     }
 
     /// Runs beyond the count that nobody has asked to stop, or that have not stopped.
     pub(super) fn surplus(&self) -> Vec<RunId> {
         let surplus = self.places.range(self.count..);
+        let away = self.away.range(self.count..);
+        let away = away.flat_map(|(_, runs)| runs.iter().cloned());
         surplus
             .filter_map(|(_, place)| match place {
                 Place::Taken { run, phase, .. } if *phase != TaskPhase::Finishing => {
@@ -75,6 +91,7 @@ impl Group {
                 }
                 Place::Taken { .. } | Place::Empty { .. } => None,
             })
+            .chain(away)
             .collect()
     }
 
@@ -117,6 +134,60 @@ impl Group {
             failures,
         };
         self.places.insert(index, place);
+    }
+
+    /// The run of this kind may be replaced: its place is due at once. Says whether it is one.
+    pub(super) fn may_be_replaced(&mut self, run: &RunId) -> bool {
+        let Some(index) = self.by_run.get(run).copied() else {
+            return false;
+        };
+        let Some(Place::Taken { failures, .. }) = self.places.get(&index) else {
+            return false;
+        };
+        let failures = *failures;
+        // One that is too many anyway is not replaced: it goes when its agent is back.
+        if index < self.count {
+            self.by_run.remove(run);
+            self.away.entry(index).or_default().push(run.clone());
+            let due = None;
+            self.places.insert(index, Place::Empty { due, failures });
+        }
+        true
+    }
+
+    /// A snapshot has this run at this index, and another that took its place.
+    pub(super) fn was_replaced(&mut self, index: u32, run: &RunId) {
+        let away = self.away.entry(index).or_default();
+        if !away.contains(run) {
+            away.push(run.clone());
+        }
+    }
+
+    /// The run whose place the next one at this index takes.
+    pub(super) fn replaces(
+        &self,
+        index: u32,
+        is_replaceable: impl Fn(&RunId) -> bool,
+    ) -> Option<RunId> {
+        let mut away = self.away.get(&index)?.iter().rev();
+        away.find(|run| is_replaceable(run)).cloned()
+    }
+
+    /// Forgets runs that were away and are over, and gives those their place again that live, may
+    /// not be replaced any more, and were not: their agent is back.
+    pub(super) fn settle_away(&mut self, how: impl Fn(&RunId) -> Away) {
+        for (index, mut runs) in std::mem::take(&mut self.away) {
+            runs.retain(|run| how(run) != Away::Over);
+            let empty = matches!(self.places.get(&index), None | Some(Place::Empty { .. }));
+            let back = runs.iter().position(|run| how(run) == Away::Back);
+            if let (true, Some(at)) = (empty, back) {
+                let run = runs.remove(at);
+                self.started(index, run);
+            }
+            if !runs.is_empty() {
+                self.away.insert(index, runs);
+            }
+        }
     }
 
     /// A snapshot has this run at this index.
@@ -344,5 +415,54 @@ mod tests {
         assert_eq!(group.due(now), 0);
         group.forget_unsent(|_| false);
         assert_eq!(group.due(now), 1);
+    }
+
+    #[test]
+    fn a_run_that_may_be_replaced_gives_its_place_away_and_takes_it_again_when_it_is_back() {
+        let mut group = Group::default();
+        group.resize(1);
+        let (old, new) = (run("old#1"), run("new#1"));
+        let now = Instant::now();
+        group.started(0, old.clone());
+        assert!(!group.may_be_replaced(&new), "none of this kind");
+        assert!(group.may_be_replaced(&old));
+        assert_eq!(group.due(now), 1, "at once, without a pause");
+        assert_eq!(group.replaces(0, |run| *run == old), Some(old.clone()));
+        assert_eq!(group.replaces(0, |_| false), None);
+
+        // Its agent came back before anybody took its place.
+        group.settle_away(|_| Away::Back);
+        assert_eq!((group.due(now), group.restarts), (0, 0));
+        assert!(group.heard(&old, &says(&old, TaskPhase::Running), PAUSE, now));
+
+        // Lost again, and replaced: the old one is of no concern while the new one is there.
+        assert!(group.may_be_replaced(&old));
+        group.started(0, new.clone());
+        group.settle_away(|_| Away::Back);
+        assert!(!group.heard(&old, &says(&old, TaskPhase::Finishing), PAUSE, now));
+        assert_eq!(group.due(now), 0);
+
+        // The oldest stays: the new one is ended, and nothing new is begun.
+        group.heard(&new, &says(&new, TaskPhase::Killed), PAUSE, now);
+        group.settle_away(|_| Away::Back);
+        assert_eq!(group.due(now + PAUSE.1), 0);
+        group.heard(&old, &says(&old, TaskPhase::Killed), PAUSE, now);
+        assert_eq!(group.due(now + PAUSE.1), 1);
+    }
+
+    #[test]
+    fn runs_that_are_away_are_stopped_with_their_places_and_forgotten_when_over() {
+        let mut group = Group::default();
+        group.resize(2);
+        let (old, new) = (run("old#1"), run("new#1"));
+        group.started(1, old.clone());
+        group.may_be_replaced(&old);
+        group.started(1, new.clone());
+        group.resize(1);
+        assert_eq!(group.surplus(), [new.clone(), old.clone()]);
+        assert!(group.may_be_replaced(&new), "of this kind, and too many");
+        assert_eq!(group.surplus(), [new.clone(), old.clone()]);
+        group.settle_away(|_| Away::Over);
+        assert_eq!(group.surplus(), [new]);
     }
 }

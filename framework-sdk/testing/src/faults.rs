@@ -336,6 +336,7 @@ impl Faults {
                 | Event::SnapshotEnd(_)
                 | Event::Rescinded(_)
                 | Event::AgentChanged(_)
+                | Event::RunsReplaceable(_)
                 | Event::Heartbeat(_)
                 | Event::Moved(_),
             )

@@ -18,6 +18,12 @@ pub struct NodeBuilder {
     pub(crate) unsaid: FakeTask,
 }
 
+impl Default for NodeBuilder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl NodeBuilder {
     pub(crate) fn new() -> Self {
         Self {

@@ -204,6 +204,7 @@ impl Opening {
                 | Event::Offers(_)
                 | Event::Rescinded(_)
                 | Event::AgentChanged(_)
+                | Event::RunsReplaceable(_)
                 | Event::Heartbeat(_)
                 | Event::Moved(_),
             )

@@ -114,6 +114,70 @@ async fn a_pool_keeps_its_tasks_running_whatever_ends() {
         .await;
 }
 
+/// A pool of four tasks that may be replaced when their node was unreachable for a minute.
+fn replaced_after_a_minute() -> (mete_sdk::PoolHandle, TaskPool) {
+    let pool = TaskPool::new();
+    let handle = pool.handle();
+    let web = TaskSpec::command("web", ["serve"]).replace_after(MINUTE);
+    handle
+        .set("web", Wanted::new(4, Claim::cpus(1), web))
+        .expect("a good name and policy");
+    (handle, pool)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_replaces_what_is_out_of_reach_and_keeps_both_over_its_own_restart() {
+    let small = |node: mete_testing::NodeBuilder| node.cpus(2).tasks_run(Duration::ZERO, 0);
+    let broker = TestBroker::builder().nodes("n", 2, small).start().await;
+    let (handle, pool) = replaced_after_a_minute();
+    let running = broker.run_as("pool", pool);
+    let count =
+        |handle: &mete_sdk::PoolHandle| handle.status().first().map_or(0, |group| group.running);
+    broker
+        .until("four tasks to fill both nodes", || count(&handle) == 4)
+        .await;
+    broker
+        .add_node("n3", small(mete_testing::NodeBuilder::default()))
+        .await;
+
+    broker.lose_node("n1").await;
+    broker.advance(MINUTE).await;
+    assert_eq!(
+        broker.tasks().launched(),
+        4,
+        "too early to replace anything"
+    );
+    broker.advance(MINUTE / 2).await;
+    broker
+        .until("two others to take their places", || {
+            count(&handle) == 4 && broker.tasks().launched() == 6
+        })
+        .await;
+    assert_eq!(broker.running_on_nodes().await, 4);
+    assert_eq!(
+        broker.tasks().live(),
+        6,
+        "nobody knows how the first two are"
+    );
+
+    // Another process finds both runs of a place, and ends neither.
+    running.crash();
+    let (handle, pool) = replaced_after_a_minute();
+    let _second = broker.run_as("pool", pool);
+    broker
+        .until("the second process to have four", || count(&handle) == 4)
+        .await;
+    broker.advance(MINUTE).await;
+    assert_eq!((broker.tasks().launched(), broker.tasks().live()), (6, 6));
+
+    broker.return_node("n1").await;
+    broker
+        .until("the first two to be over", || broker.tasks().live() == 4)
+        .await;
+    broker.advance(MINUTE).await;
+    assert_eq!((count(&handle), broker.tasks().launched()), (4, 6));
+}
+
 /// Declares under another name in each process, and so asks for everything again.
 #[derive(Debug)]
 struct Forgetful(u32);

@@ -14,6 +14,7 @@ pub mod fit;
 pub mod fraction;
 pub mod ids;
 pub mod offer;
+pub mod partition;
 pub mod quantity;
 pub mod quota;
 pub mod reason;
@@ -30,6 +31,7 @@ pub use ids::{
     AgentId, ClaimId, ClusterId, FrameworkId, GrantId, NodeKey, OfferId, RolePath, RunId, TaskId,
 };
 pub use offer::Offer;
+pub use partition::{Keep, Partition};
 pub use quantity::{Bytes, DeviceMilli, MilliCpu};
 pub use reason::Code;
 pub use resources::{Enforcement, Inventory, Resources};

@@ -234,6 +234,17 @@ codes! {
         /// Something that must not happen: a defect of mete.
         Internal "INTERNAL";
     }
+    // Behind all others, whatever their part: a code's place is in the digests of old snapshots.
+    Answer {
+        /// The run that a launch is to replace may not be replaced now.
+        NotReplaceable "NOT_REPLACEABLE";
+    }
+    End {
+        /// Another run of its task took its place while its agent was unreachable.
+        Replaced "REPLACED";
+        /// Its node had not heard from a leader for too long.
+        OutOfContact "OUT_OF_CONTACT";
+    }
 }
 
 impl Code {

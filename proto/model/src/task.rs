@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::RunId;
+use crate::partition::Partition;
 use crate::quantity::Bytes;
 use crate::reason::Code;
 use crate::time::{Span, Timestamp};
@@ -177,6 +178,9 @@ pub struct TaskSpec {
     pub log_files: Option<u32>,
     /// For simulated agents only.
     pub fake: FakeTask,
+    /// What happens while nobody hears of its node.
+    #[serde(default)]
+    pub partition: Partition,
 }
 
 /// SIGTERM to SIGKILL, when neither spec nor kill says otherwise.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mete_model::task::FakeTask;
-use mete_model::{Bytes, Span, TaskSpec};
+use mete_model::{Bytes, Keep, Partition, Span, TaskSpec};
 use prost::Message;
 
 use super::faults::{At, Faults};
@@ -52,6 +52,7 @@ pub fn read_spec(spec: wire::TaskSpec, at: At<'_>, faults: &mut Faults) -> Optio
         faults,
     );
     let fake = read_fake(spec.fake.unwrap_or_default(), at.field("fake"), faults);
+    let partition = read_partition(spec.on_unreachable, spec.stop_if_silent_ms, at, faults);
     Some(TaskSpec {
         command: command?,
         environment: environment?,
@@ -64,6 +65,7 @@ pub fn read_spec(spec: wire::TaskSpec, at: At<'_>, faults: &mut Faults) -> Optio
         log_file: log_file.map(|bytes| (bytes > 0).then_some(Bytes(bytes)))?,
         log_files: log_files.map(|files| (files > 0).then_some(files))?,
         fake: fake?,
+        partition: partition?,
     })
 }
 
@@ -148,6 +150,47 @@ fn read_fake(fake: wire::FakeTask, at: At<'_>, faults: &mut Faults) -> Option<Fa
     })
 }
 
+fn read_partition(
+    on_unreachable: Option<wire::OnUnreachable>,
+    silent_ms: u64,
+    at: At<'_>,
+    faults: &mut Faults,
+) -> Option<Partition> {
+    let unreachable = on_unreachable.unwrap_or_default();
+    let there = at.field("on_unreachable");
+    let keep = match unreachable.keep() {
+        wire::KeepRun::Oldest => Some(Keep::Oldest),
+        wire::KeepRun::Newest => Some(Keep::Newest),
+        // One of a newer release must not be read as the default.
+        wire::KeepRun::Unspecified if unreachable.keep == 0 => Some(Keep::Newest),
+        wire::KeepRun::Unspecified => {
+            let fault = format_args!("{} is not known to this release", unreachable.keep);
+            faults.add(there.field("keep"), fault);
+            None
+        }
+    };
+    let replace = there.field("replace_after_ms");
+    let replace_after = read_span(unreachable.replace_after_ms, replace, faults);
+    let stop_if_silent = read_span(silent_ms, at.field("stop_if_silent_ms"), faults);
+    Some(Partition {
+        replace_after: replace_after?,
+        keep: keep?,
+        stop_if_silent: stop_if_silent?,
+    })
+}
+
+fn write_unreachable(partition: &Partition) -> Option<wire::OnUnreachable> {
+    let keep = match partition.keep {
+        Keep::Newest => wire::KeepRun::Unspecified,
+        Keep::Oldest => wire::KeepRun::Oldest,
+    };
+    let written = wire::OnUnreachable {
+        replace_after_ms: write_span(partition.replace_after),
+        keep: keep.into(),
+    };
+    (written != wire::OnUnreachable::default()).then_some(written)
+}
+
 /// Writes a spec.
 #[must_use]
 pub fn write_spec(spec: &TaskSpec) -> wire::TaskSpec {
@@ -167,5 +210,7 @@ pub fn write_spec(spec: &TaskSpec) -> wire::TaskSpec {
             run_ms: spec.fake.run.0,
             exit_code: i32::from(spec.fake.exit_code),
         }),
+        on_unreachable: write_unreachable(&spec.partition),
+        stop_if_silent_ms: write_span(spec.partition.stop_if_silent),
     }
 }

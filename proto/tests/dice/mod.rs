@@ -9,8 +9,9 @@ use mete_model::quantity::LARGEST;
 use mete_model::task::FakeTask;
 use mete_model::{
     AgentId, Bytes, Claim, ClaimId, ClassPath, Code, CpuSet, Device, DeviceId, DeviceShare,
-    DeviceWant, Enforcement, Exit, FrameworkId, Inventory, MilliCpu, Resources, RolePath, RunId,
-    Shape, Span, Status, StatusSource, TaskId, TaskPhase, TaskSpec, Timestamp, Usage,
+    DeviceWant, Enforcement, Exit, FrameworkId, Inventory, Keep, MilliCpu, Partition, Resources,
+    RolePath, RunId, Shape, Span, Status, StatusSource, TaskId, TaskPhase, TaskSpec, Timestamp,
+    Usage,
 };
 use uuid::Uuid;
 
@@ -206,6 +207,11 @@ impl Dice {
                 fake
             } else {
                 FakeTask::default()
+            },
+            partition: Partition {
+                replace_after: self.maybe(Self::long),
+                keep: self.of(&[Keep::Newest, Keep::Oldest]),
+                stop_if_silent: self.maybe(Self::long),
             },
         }
     }

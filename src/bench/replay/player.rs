@@ -127,6 +127,7 @@ async fn play(session: Session, mut events: Events, lives: Lives, counts: Arc<Co
             Event::Connected(_)
             | Event::Rescinded(_)
             | Event::AgentChanged(_)
+            | Event::Replaceable(_)
             | Event::Disconnected(_)
             | _ => {}
         }

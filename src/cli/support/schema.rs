@@ -59,7 +59,9 @@ const OBJECTS: &[(&str, &str)] = &[
          node:text agent_id:text node_address:text? agent_state:text? agent_state_since:time? \
          phase:text reason:text? message:text? exit_code:int? exit_signal:int? \
          resources:resources grant_id:int labels:map command:text[] launched:time? running:time? \
-         ended:time? last_sequence:int acknowledged_sequence:int kill_owed:bool usage:usage",
+         ended:time? last_sequence:int acknowledged_sequence:int kill_owed:bool usage:usage \
+         replace_after_ms:int? keep:text? stop_if_silent_ms:int? replaceable_since:time? \
+         replaces:text? replaced_by:text?",
     ),
     (
         "offer",

@@ -31,6 +31,7 @@ pub(super) struct Ending {
     pub(super) ended_ms: u64,
     pub(super) stop_asked: bool,
     pub(super) time_limit: bool,
+    pub(super) out_of_contact: bool,
     pub(super) forced: bool,
 }
 
@@ -69,6 +70,7 @@ impl Ending {
             forced: self.forced,
             log_bytes_dropped: dropped,
             boot_id: spec.boot_id.clone(),
+            out_of_contact: self.out_of_contact,
         }
     }
 }

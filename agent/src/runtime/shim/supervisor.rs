@@ -12,6 +12,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use mete_model::partition::SILENT_GRACE;
 use mete_proto::internal::v1::{
     ExitRecord, LaunchFailure, RunRecord, ShimEvent, ShimGo, ShimRequest, ShimSpec, ShimStarted,
     ShimStop, ShimStopping, ShimStuck, StuckProcess, shim_event, shim_request,
@@ -26,6 +27,7 @@ use super::control::Control;
 use super::ending::{Ending, MainEnd};
 use super::log::LogWriter;
 use super::processes::Processes;
+use super::silence::Silence;
 use super::system::Signals;
 use crate::runtime::identity::{ProcessStat, describe};
 use crate::runtime::logs::Stream;
@@ -78,6 +80,7 @@ pub(super) struct Supervisor {
     force_at: Option<Instant>,
     forced_since: Option<Instant>,
     time_limit_at: Option<Instant>,
+    silence: Option<Silence>,
     tick_at: Option<Instant>,
     stuck: Vec<u32>,
     /// What an agent that connects now is told.
@@ -96,6 +99,7 @@ impl Supervisor {
     /// Becomes the parent of whatever comes, and listens.
     pub(super) fn new(directory: RunDirectory, spec: ShimSpec) -> io::Result<Self> {
         let control = Control::open(&directory)?;
+        let silence = Silence::of(&spec)?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         let signals = Signals::open()?;
         // The shim should be the last to go. Refused without root, and then it shares the risk.
@@ -124,6 +128,7 @@ impl Supervisor {
             force_at: None,
             forced_since: None,
             time_limit_at: None,
+            silence,
             tick_at: None,
             stuck: Vec::new(),
             so_far: Vec::new(),
@@ -247,6 +252,8 @@ impl Supervisor {
                 signal: 0,
             });
         }
+        // Before the gate: what is too late never begins.
+        self.heed_silence();
         self.read_report();
         self.open_gate();
         self.read_output(16);
@@ -480,11 +487,26 @@ impl Supervisor {
         self.stage = Stage::Clearing;
         self.gate = None;
         self.time_limit_at = None;
+        self.silence = None;
         if self.processes.any_left() {
             self.processes.signal(Signal::TERM);
             let rest = Instant::now() + REST_GRACE;
             self.force_at = Some(self.force_at.map_or(rest, |at| at.min(rest)));
             self.tick_at = Some(Instant::now() + TICK);
+        }
+    }
+
+    /// Ends a run of which the node has not heard from a leader for too long.
+    fn heed_silence(&mut self) {
+        if self.silence.as_mut().is_some_and(Silence::is_over) {
+            self.silence = None;
+            self.ending.out_of_contact = !self.ending.stop_asked;
+            // Whatever its own grace: it has to be over before another takes its place.
+            let grace_ms = self.spec.kill_grace_ms.min(SILENT_GRACE.0);
+            self.stop(&ShimStop {
+                grace_ms,
+                signal: 0,
+            });
         }
     }
 
@@ -569,6 +591,9 @@ impl Supervisor {
             PollFd::new(&self.signals.file, PollFlags::IN),
             PollFd::new(&self.control.listener, PollFlags::IN),
         ];
+        if let Some(silence) = &self.silence {
+            fds.push(PollFd::new(&silence.timer, PollFlags::IN));
+        }
         for pipe in [&self.stdout, &self.stderr, &self.report]
             .into_iter()
             .flatten()

@@ -38,6 +38,7 @@ fn run(of: u128, name: &str, phase: TaskPhase) -> Box<Run> {
         acknowledged: 1,
         statuses: Vec::new(),
         kill: None,
+        replacement: mete_state::Replacement::default(),
         revision: 1,
     })
 }

@@ -44,6 +44,7 @@ fn launch(name: &str, milli: u64) -> AcceptLaunch {
         spec: Arc::new(TaskSpec::default()),
         environment: BTreeMap::new(),
         labels: BTreeMap::new(),
+        replaces: None,
     }
 }
 

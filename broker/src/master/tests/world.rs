@@ -428,6 +428,7 @@ pub(super) fn launch(name: &str, of_claim: &str, milli: u64) -> AcceptLaunch {
         }),
         environment: BTreeMap::new(),
         labels: BTreeMap::new(),
+        replaces: None,
     }
 }
 

@@ -11,9 +11,8 @@ use mete_model::text::check_node_name;
 use mete_model::{AgentId, Code, FrameworkId, Resources, RunId};
 
 use super::validate::Faults;
-use super::{Plan, Turn, preview_of, runs};
+use super::{Plan, Turn, preview_of, replace, runs};
 use crate::command::{AdmitAgent, AgentCondition, HeldRun};
-use crate::due::Lapse;
 use crate::effect::{Change, Effect, Verdict};
 use crate::limits::AGENTS;
 use crate::record::{Agent, Run};
@@ -182,6 +181,7 @@ impl Plan for Admission<'_> {
         for (framework, run, (reason, message)) in &self.ends {
             runs::lose(state, turn, *framework, run, *reason, message);
         }
+        replace::settle(state, turn, id, Some(&admit.held));
         if !was_ready {
             tell_frameworks(state, turn, id, AgentCondition::Ready);
         }
@@ -195,7 +195,7 @@ impl Plan for Admission<'_> {
                 turn.owe(effect);
             }
         }
-        state.refresh_lapse(Lapse::Agent(id));
+        state.refresh_agent(id);
         verdict
     }
 }
@@ -278,7 +278,7 @@ pub(crate) fn set_condition(
     })
 }
 
-fn find(state: &State, agent: AgentId) -> Result<&Agent, Rejection> {
+pub(crate) fn find(state: &State, agent: AgentId) -> Result<&Agent, Rejection> {
     state
         .agents
         .get(&agent)
@@ -300,11 +300,12 @@ impl Plan for Condition {
         turn.changed(Change::Agent(self.agent));
         tell_frameworks(state, turn, self.agent, self.condition);
         if self.condition == AgentCondition::Ready {
+            replace::settle(state, turn, self.agent, None);
             for effect in state.owed_to_agent(self.agent) {
                 turn.owe(effect);
             }
         }
-        state.refresh_lapse(Lapse::Agent(self.agent));
+        state.refresh_agent(self.agent);
         Verdict::Done
     }
 }
@@ -358,7 +359,7 @@ impl Plan for Remove {
                 condition: AgentCondition::Gone,
             });
         }
-        state.refresh_lapse(Lapse::Agent(id));
+        state.refresh_agent(id);
         state.drop_surplus_agents(turn);
         Verdict::Done
     }

@@ -12,12 +12,12 @@ use mete_model::resources::Shortage;
 use mete_model::{AgentId, ClaimId, Code, FrameworkId, GrantId, Resources, RunId, TaskSpec};
 
 use super::validate::{Faults, bytes_of};
-use super::{Plan, Turn, calls, preview_of};
+use super::{Plan, Turn, calls, preview_of, replace};
 use crate::command::{AgentCondition, Launch, LaunchTask};
 use crate::cow_map::CowMap;
 use crate::effect::{Change, Effect, LaunchVerdict, Verdict};
 use crate::limits::{LABEL_BYTES, RUNS_OF_A_FRAMEWORK, SPEC_BYTES, TASKS_OF_A_LAUNCH};
-use crate::record::Run;
+use crate::record::{Places, Replacement, Run};
 use crate::rejection::Rejection;
 use crate::state::{Preview, State};
 use crate::texts::Texts;
@@ -132,6 +132,8 @@ struct Judge<'a> {
     total: Resources,
     left: Resources,
     claimed: BTreeMap<&'a ClaimId, u32>,
+    /// Runs whose places earlier tasks take.
+    replaced: BTreeSet<&'a RunId>,
     sums: Sums,
 }
 
@@ -154,6 +156,7 @@ impl<'a> Judge<'a> {
             total: holdings.map(|held| held.total.clone()).unwrap_or_default(),
             left: holdings.map(|held| held.free.clone()).unwrap_or_default(),
             claimed: BTreeMap::new(),
+            replaced: BTreeSet::new(),
             sums: Sums {
                 cpu: all.get(&Kind::Cpu),
                 memory: all.get(&Kind::Memory),
@@ -169,6 +172,9 @@ impl<'a> Judge<'a> {
         if let Some(why) = &self.unavailable {
             return refused(Code::AgentUnavailable, why.clone());
         }
+        if let Err(verdict) = self.place(task) {
+            return verdict;
+        }
         let remaining = match self.remaining(task) {
             Ok(remaining) => remaining,
             Err(verdict) => return verdict,
@@ -179,10 +185,30 @@ impl<'a> Judge<'a> {
         if let (Some(claim), Some(remaining)) = (&task.claim, remaining) {
             self.claimed.insert(claim, remaining.saturating_sub(1));
         }
+        self.replaced.extend(&task.replaces);
         LaunchVerdict {
             code: Code::Ok,
             detail: String::new(),
             grant: None,
+        }
+    }
+
+    /// The run whose place the task takes may be replaced, and by this task alone.
+    fn place(&self, task: &LaunchTask) -> Result<(), LaunchVerdict> {
+        let Some(old) = &task.replaces else {
+            return Ok(());
+        };
+        let why = if self.replaced.contains(old) {
+            Some(format!(
+                "another task of the same launch takes the place of {old}"
+            ))
+        } else {
+            let framework = self.launch.caller.framework;
+            self.state.not_replaceable(framework, old)
+        };
+        match why {
+            Some(why) => Err(refused(Code::NotReplaceable, why)),
+            None => Ok(()),
         }
     }
 
@@ -358,6 +384,10 @@ fn book(state: &mut State, turn: &mut Turn, launch: &Launch, task: &LaunchTask) 
         acknowledged: 0,
         statuses: Vec::new(),
         kill: None,
+        replacement: Replacement::from(Places {
+            replaces: task.replaces.clone(),
+            ..Places::default()
+        }),
         revision: turn.revision,
     };
     let claims = state.claims.get_mut(&framework);
@@ -376,6 +406,9 @@ fn book(state: &mut State, turn: &mut Turn, launch: &Launch, task: &LaunchTask) 
         run: run.id.clone(),
     });
     state.put_run(run);
+    if let Some(old) = &task.replaces {
+        replace::replaced(state, turn, framework, old, &task.run);
+    }
     grant
 }
 

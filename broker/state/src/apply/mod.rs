@@ -10,6 +10,7 @@ pub(crate) mod frameworks;
 pub(crate) mod kill;
 pub(crate) mod launch;
 pub(crate) mod masters;
+pub(crate) mod replace;
 pub(crate) mod roles;
 pub(crate) mod runs;
 pub(crate) mod status;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mete_model::{Code, FrameworkId, RunId, Status, StatusSource, TaskPhase};
 
-use super::Turn;
+use super::{Turn, replace};
 use crate::due::Lapse;
 use crate::effect::{Change, Effect};
 use crate::limits::STATUSES_OF_A_RUN;
@@ -31,6 +31,7 @@ pub(crate) fn record(state: &mut State, turn: &mut Turn, framework: FrameworkId,
     }
     turn.changed(Change::Run(framework, id.clone()));
     let agent = run.agent;
+    let replaces = run.replacement.places().replaces.clone();
     if ended_framework {
         // Nobody is left to be told.
         acknowledge(state, turn, framework, &id, sequence);
@@ -43,7 +44,11 @@ pub(crate) fn record(state: &mut State, turn: &mut Turn, framework: FrameworkId,
         });
     }
     if over {
-        state.refresh_lapse(Lapse::Agent(agent));
+        state.refresh_agent(agent);
+        // Its place is free again, if that other run is still away.
+        if let Some(old) = replaces {
+            replace::tell(state, turn, framework, &old);
+        }
     }
 }
 
@@ -68,6 +73,7 @@ fn note(run: &mut Run, turn: &Turn, mut status: Status) -> bool {
     let over = status.phase.is_terminal();
     if over {
         run.ended = Some(turn.at);
+        run.replacement.change(|places| places.replaceable = None);
     }
     run.statuses.push(status);
     if run.statuses.len() > STATUSES_OF_A_RUN {

@@ -27,8 +27,8 @@ pub(crate) fn tick(state: &State, now: Timestamp) -> Tick {
         match lapse {
             Lapse::Agent(id) => tick.agents.push(id),
             Lapse::Tombstone(id) => tick.tombstones.push(id),
-            // A command of its own: `RemoveFramework`.
-            Lapse::Framework(_) => {}
+            // Commands of their own: `RemoveFramework`, `MarkReplaceable`.
+            Lapse::Framework(_) | Lapse::Runs(_) => {}
         }
     }
     tick
@@ -69,7 +69,7 @@ impl State {
             self.by_node.remove(&agent.node_name);
         }
         self.ledger.drop_agent(id);
-        self.refresh_lapse(Lapse::Agent(id));
+        self.refresh_agent(id);
         turn.changed(Change::Agent(id));
     }
 

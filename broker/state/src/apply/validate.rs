@@ -209,6 +209,13 @@ impl Faults {
 
     pub(crate) fn spec(&mut self, field: &str, spec: &TaskSpec) {
         self.labels(&format!("{field}.labels"), &spec.labels);
+        for bad in spec.partition.faults() {
+            let part = match bad.part {
+                "replace_after" => "on_unreachable.replace_after_ms",
+                _ => "stop_if_silent_ms",
+            };
+            self.add(format!("{field}.{part}"), bad.fault);
+        }
         let bytes = spec
             .command
             .iter()

@@ -66,6 +66,7 @@ fn launch(run: &str, set: &str) -> Command {
             spec: Arc::new(TaskSpec::default()),
             environment: BTreeMap::new(),
             labels: BTreeMap::new(),
+            replaces: None,
         }],
         each_alone: false,
     })

@@ -7,9 +7,14 @@ use mete_state::command::{
 use mete_state::{AgentCondition, Caller, Command, Seat, State};
 use proptest::prelude::*;
 
+mod apart;
+
+pub(crate) use apart::step_apart;
+use apart::{launched, replacement};
+
 use crate::support::{
-    admit, agent_id, claim, claim_id, device, framework_id, machine, node_key, resources, role,
-    run_id, settings, status, task,
+    admit, agent_id, claim, claim_id, framework_id, machine, node_key, role, run_id, settings,
+    status,
 };
 
 /// One step, in small numbers; what they mean depends on the state when it is taken.
@@ -27,6 +32,8 @@ pub(crate) enum Step {
         lost: u8,
     },
     RemoveAgent(u8),
+    MarkReplaceable(u8),
+    Replace(u8),
     Subscribe {
         framework: u8,
         name: u8,
@@ -135,6 +142,10 @@ pub(crate) struct Task {
     pub(crate) cpu: u8,
     pub(crate) cores: u8,
     pub(crate) device: u8,
+    /// Which policy it has.
+    pub(crate) policy: u8,
+    /// Whose place it takes, mostly nobody's.
+    pub(crate) replaces: u8,
 }
 
 fn who() -> impl Strategy<Value = Who> {
@@ -146,11 +157,14 @@ fn who() -> impl Strategy<Value = Who> {
 }
 
 fn a_task() -> impl Strategy<Value = Task> {
-    (0..12_u8, 0..8_u8, 0..16_u8, 0..8_u8).prop_map(|(run, cpu, cores, device)| Task {
+    let held = (0..8_u8, 0..16_u8, 0..8_u8);
+    (0..12_u8, held, 0..6_u8, 0..6_u8).prop_map(|(run, held, policy, replaces)| Task {
         run,
-        cpu,
-        cores,
-        device,
+        cpu: held.0,
+        cores: held.1,
+        device: held.2,
+        policy,
+        replaces,
     })
 }
 
@@ -171,6 +185,8 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         }),
         2 => (0..4_u8, 0..4_u8).prop_map(|(agent, lost)| Step::Condition { agent, lost }),
         1 => (0..8_u8).prop_map(Step::RemoveAgent),
+        3 => (0..4_u8).prop_map(Step::MarkReplaceable),
+        4 => (0..4_u8).prop_map(Step::Replace),
         3 => (0..5_u8, 0..3_u8, n(), n(), n(), n()).prop_map(
             |(framework, name, old, roles, suppressed, timeout)| Step::Subscribe {
                 framework, name, old, roles, suppressed, timeout,
@@ -312,6 +328,12 @@ fn of_agents(state: &State, step: &Step) -> Option<Command> {
             },
         },
         Step::Statuses { agent, items } => statuses(state, agent, items),
+        Step::MarkReplaceable(agent) => Command::MarkReplaceable {
+            // Mostly one of which the time has come.
+            agent: state
+                .replaceable_agent(state.clock())
+                .unwrap_or(agent_id(agent.into())),
+        },
         _ => return None,
     })
 }
@@ -546,17 +568,19 @@ fn call_about_runs(state: &State, step: &Step) -> Option<Command> {
         } => {
             let claim = (claim < 3).then(|| claim_id(&format!("c{claim}")));
             let tasks = tasks.iter().take(count.into());
+            let caller = caller(state, who);
             Command::Launch(Launch {
-                caller: caller(state, who),
+                caller,
                 role: role(ROLES[usize::from(at % 2)]),
                 agent: agent_id(agent.into()),
                 topology_epoch: 1,
                 tasks: tasks
-                    .map(|one| task(run(one.run), claim.clone(), held_by(*one)))
+                    .map(|one| launched(state, caller.framework, *one, claim.clone()))
                     .collect(),
                 each_alone: each,
             })
         }
+        Step::Replace(number) => return replacement(state, number),
         Step::Kill {
             caller: who,
             run: number,
@@ -584,27 +608,6 @@ fn call_about_runs(state: &State, step: &Step) -> Option<Command> {
         },
         _ => return None,
     })
-}
-
-fn held_by(task: Task) -> mete_model::Resources {
-    let cores: Vec<String> = (0..4_u8)
-        .filter(|core| task.cores < 8 && task.cores & (1 << core) != 0)
-        .map(|core| core.to_string())
-        .collect();
-    let named = u64::try_from(cores.len()).expect("few") * 1000;
-    let devices = match task.device {
-        0 => vec![device("g1", 1000)],
-        1 => vec![device("g1", 400)],
-        2 => vec![device("g2", 700)],
-        3 => vec![device("g1", 300), device("g2", 300)],
-        _ => Vec::new(),
-    };
-    resources(
-        named + u64::from(task.cpu) * 100,
-        task.cpu.into(),
-        &cores.join(","),
-        devices,
-    )
 }
 
 fn admission(state: &State, agent: u8, key: u8, boot: u8, cpu: u8, held: u8) -> Command {

@@ -135,6 +135,7 @@ pub(crate) fn task(run: RunId, claim: Option<ClaimId>, resources: Resources) -> 
         }),
         environment: BTreeMap::new(),
         labels: BTreeMap::new(),
+        replaces: None,
     }
 }
 

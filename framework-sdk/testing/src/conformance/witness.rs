@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mete_model::RunId;
 use mete_sdk::{
-    AgentChanged, Connected, Error, Framework, LaunchVerdict, Offers, Rescinded, Result, Session,
-    TaskUpdate,
+    AgentChanged, Connected, Error, Framework, LaunchVerdict, Offers, Replaceable, Rescinded,
+    Result, Session, TaskUpdate,
 };
 
 /// Handlers that shall fail, and how often.
@@ -187,6 +187,10 @@ impl<F: Framework> Framework for Witness<F> {
 
     async fn rescinded(&mut self, session: &Session, rescinded: Rescinded) -> Result<()> {
         self.inner.rescinded(session, rescinded).await
+    }
+
+    async fn replaceable(&mut self, session: &Session, runs: Replaceable) -> Result<()> {
+        self.inner.replaceable(session, runs).await
     }
 
     async fn agent_changed(&mut self, session: &Session, change: AgentChanged) -> Result<()> {
