@@ -270,6 +270,12 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
             Kind("BenchFailover"),
         ),
         (
+            "bench recover",
+            vec!["--agents", "2", "--tasks", "4"],
+            0,
+            Kind("BenchRecover"),
+        ),
+        (
             "bench node",
             vec!["--starts", "2", "--at-once", "2"],
             0,

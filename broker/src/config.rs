@@ -82,7 +82,7 @@ impl Default for Timing {
             heartbeat: Span::seconds(3),
             beacon: Span::seconds(3),
             silence: Span::seconds(15),
-            admissions_per_second: 5000,
+            admissions_per_second: 20_000,
             hold: Span::seconds(2),
             full_round: Span::seconds(1),
             due_turn: Span(500),

@@ -15,6 +15,8 @@ pub enum Bench {
     Commit(Commit),
     /// The leading master killed under load: how long until tasks start again, and what is lost
     Failover(Failover),
+    /// The leading master killed with many agents and tasks: how long until all have been heard of
+    Recover(Recover),
     /// Starts of real tasks on this machine, beside a bare fork and exec
     Node(Node),
     /// A real cluster's nodes and tasks through master, allocator and SDK in virtual time
@@ -88,6 +90,20 @@ pub struct Failover {
     /// Simulated agents
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub agents: u32,
+}
+
+/// `bench recover`.
+#[derive(Clone, Debug, Args)]
+pub struct Recover {
+    /// Simulated agents
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    pub agents: u32,
+    /// Tasks that run on them
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub tasks: u32,
+    /// Masters
+    #[arg(long = "masters", value_name = "N", default_value_t = 3)]
+    pub master_count: u32,
 }
 
 /// `bench node`.

@@ -126,6 +126,10 @@ pub struct MasterFlags {
     /// What clients are told to dial, if that is another address
     #[arg(long, value_name = "HOST:PORT", value_parser = values::host_port)]
     pub advertise: Option<String>,
+    /// Streams of agents admitted per second; the others are told when to come again
+    #[arg(long, value_name = "N", default_value_t = 20_000,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub admissions_per_second: u64,
     /// Permit addresses that are not loopback, although nothing is encrypted yet
     #[arg(long)]
     pub insecure: bool,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{allocator, commit, failover, launches, node, replay, snapshot};
+use super::{allocator, commit, failover, launches, node, recover, replay, snapshot};
 use crate::args::bench::Bench;
 use crate::cli::support::error::Outcome;
 use crate::cli::support::print::Style;
@@ -47,6 +47,14 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
                 agents: flags.agents,
             };
             failover::run(size).await?.print("BenchFailover", style)
+        }
+        Bench::Recover(flags) => {
+            let size = recover::Size {
+                agents: flags.agents,
+                tasks: flags.tasks,
+                masters: flags.master_count,
+            };
+            recover::run(size).await?.print("BenchRecover", style)
         }
         Bench::Node(flags) => {
             let size = node::Size {

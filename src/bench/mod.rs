@@ -19,6 +19,7 @@ pub mod failover;
 pub mod launches;
 mod masters;
 pub mod node;
+pub mod recover;
 pub mod replay;
 pub mod snapshot;
 mod subject;

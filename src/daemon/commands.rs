@@ -81,6 +81,7 @@ fn master_settings(flags: flags::MasterFlags) -> master::Settings {
         state_directory: flags.state_dir,
         listen: flags.listen,
         advertise: flags.advertise.unwrap_or_default(),
+        admissions_per_second: flags.admissions_per_second,
         insecure: flags.insecure,
     }
 }

@@ -30,6 +30,8 @@ pub struct Settings {
     pub advertise: String,
     /// Permits addresses that are not loopback.
     pub insecure: bool,
+    /// Streams of agents admitted per second.
+    pub admissions_per_second: u64,
 }
 
 /// How a master's directory comes to be.
@@ -211,6 +213,7 @@ fn config(settings: &Settings) -> Config {
     let mut config = config_of(&settings.state_directory);
     config.advertise.clone_from(&settings.advertise);
     config.insecure = settings.insecure;
+    config.timing.admissions_per_second = settings.admissions_per_second;
     config
 }
 

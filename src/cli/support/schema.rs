@@ -196,6 +196,11 @@ const OBJECTS: &[(&str, &str)] = &[
          tasks_touched:int ...",
     ),
     (
+        "bench_recover",
+        "name:text agents:int tasks:int all_confirmed_s:number first_offer_ms:number \
+         tasks_touched:int ...",
+    ),
+    (
         "bench_node",
         "name:text starts:int at_once:int over_best_ms:number over_p50_ms:number \
          over_p99_ms:number ratio_p50:number ratio_p99:number at_once_ratio:number ...",
@@ -221,6 +226,7 @@ const KINDS: &[(&str, &str)] = &[
     ("BenchFailover", "bench_failover"),
     ("BenchLaunches", "bench_launches"),
     ("BenchNode", "bench_node"),
+    ("BenchRecover", "bench_recover"),
     ("BenchReplay", "bench_replay"),
     ("BenchSnapshot", "bench_snapshot"),
     ("CancelledJobs", "verdict"),
