@@ -160,6 +160,9 @@ impl LeaderTerm {
                     }
                 }
                 let again = self.orders.done(call.caller);
+                if refusal.code().is_retryable() {
+                    self.orders.comes_again(call.caller);
+                }
                 self.refuse_all(call.replies.into_iter().chain(again).collect(), refusal);
                 self.advance(call.caller.framework, state, now);
             }

@@ -194,12 +194,14 @@ impl LeaderTerm {
             // What is ahead of it and not applied yet may be what it lacks.
             Err(refusal) => match kept {
                 Some(action) => return Done::NotYet(action, replies),
-                None => self.refuse_all(replies, &refusal),
+                None => self.refuse_call(caller, replies, &refusal),
             },
             Ok(Preview::Repeat { revision, verdict }) => {
                 self.answer_all(replies, &Ok(Reply::Applied { revision, verdict }));
             }
-            Ok(Preview::NoChange(verdict)) if !is_busy => {
+            // A numbered call is logged though nothing changes: a copy of it that arrives late must
+            // find this verdict, and not a world in which it would do something.
+            Ok(Preview::NoChange(verdict)) if !is_busy && !is_remembered(&command) => {
                 let revision = state.revision();
                 self.nothing_changed(caller, &kind, now);
                 self.answer_all(replies, &Ok(Reply::Applied { revision, verdict }));
@@ -216,6 +218,14 @@ impl LeaderTerm {
         if let Kind::Revive { roles } = kind {
             self.revived(caller.framework, roles, now);
         }
+    }
+
+    /// Refuses a call that was not logged. One that may be sent again keeps its place.
+    fn refuse_call(&mut self, caller: Caller, replies: Vec<ReplyTo>, refusal: &Refusal) {
+        if refusal.code().is_retryable() {
+            self.orders.comes_again(caller);
+        }
+        self.refuse_all(replies, refusal);
     }
 
     fn send_call(
@@ -336,7 +346,7 @@ impl LeaderTerm {
         let (command, checked) = self.check(state, command, now);
         match checked {
             Err(_) if is_busy => return Done::NotYet(FrameworkAction::Accept(accept), replies),
-            Err(refusal) => self.refuse_all(replies, &refusal),
+            Err(refusal) => self.refuse_call(caller, replies, &refusal),
             Ok(Preview::NoChange(Verdict::Launched(verdicts))) if !is_busy => {
                 // Every launch is refused by the ledger: nothing to log, the offers go back.
                 let verdicts = self.settle(caller, on_the_way, verdicts, state, now);
@@ -571,6 +581,12 @@ impl LeaderTerm {
     }
 }
 
+/// The verdict of this call is kept until its framework says that it has it.
+fn is_remembered(command: &Command) -> bool {
+    let is_numbered = command.caller().is_some_and(|caller| caller.call != 0);
+    is_numbered && !matches!(command, Command::Acknowledge { .. })
+}
+
 impl Orders {
     /// The order of the caller's incarnation, begun if it is new.
     fn of(&mut self, caller: Caller) -> &mut Order {
@@ -592,6 +608,15 @@ impl Orders {
         self.by_framework
             .get(&caller.framework)
             .is_some_and(|(_, order)| order.is_busy())
+    }
+
+    /// The call was not logged and comes again: those after it wait for it.
+    pub(super) fn comes_again(&mut self, caller: Caller) {
+        if let Some((incarnation, order)) = self.by_framework.get_mut(&caller.framework)
+            && *incarnation == caller.incarnation
+        {
+            order.comes_again(caller.call);
+        }
     }
 
     /// The call has applied, or never will: everyone who sent it again meanwhile.

@@ -122,6 +122,14 @@ impl Order {
         self.on_the_way.remove(&call).unwrap_or_default()
     }
 
+    /// The call was refused before it was logged, and comes again: until then none after it may
+    /// pass. Does nothing for a call without a number.
+    pub fn comes_again(&mut self, call: u64) {
+        if call != 0 {
+            self.next = self.next.min(call);
+        }
+    }
+
     /// Says whether a call waits for those before it.
     #[must_use]
     pub fn is_holding(&self) -> bool {
@@ -171,6 +179,22 @@ mod tests {
 
     fn reply() -> ReplyTo {
         oneshot::channel().0
+    }
+
+    #[test]
+    fn a_call_that_was_refused_for_now_is_not_passed_by_later_ones() {
+        let mut order = Order::new();
+        assert!(matches!(arrive(&mut order, 1, 0, 0), Arrived::Now(..)));
+        order.sent(1);
+        order.done(1);
+        order.comes_again(1);
+
+        assert!(matches!(arrive(&mut order, 2, 0, 1), Arrived::Waits));
+        assert!(order.take_next().is_none(), "call 2 waits for call 1");
+        assert!(matches!(arrive(&mut order, 1, 0, 2), Arrived::Waits));
+        let order_of_calls = [order.take_next(), order.take_next()];
+        let order_of_calls = order_of_calls.map(|call| call.map(|(call, _)| call));
+        assert_eq!(order_of_calls, [Some(1), Some(2)]);
     }
 
     fn arrive(order: &mut Order, call: u64, answered: u64, now: u64) -> Arrived {
