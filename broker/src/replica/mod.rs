@@ -289,7 +289,9 @@ impl<M: Machine> Replica<M> {
                 self.store.discard_snapshot(&manifest)?;
             }
         }
-        let wanted = self.node.store().take_wanted();
+        // One at the index of the live one would be the same again.
+        let live = self.manifest.as_ref().map_or(0, |live| live.at.index);
+        let wanted = self.node.store().take_wanted() && self.applied.0 > live;
         if self.snapshots.due(&self.config, wanted) {
             let (index, term) = self.applied;
             let membership = wire::encode_conf(&self.node.raft.prs().conf().to_conf_state());

@@ -102,6 +102,9 @@ impl<M: Machine> Replica<M> {
         let (identity, manifest, hard) = (loaded.identity, loaded.manifest, loaded.hard);
         let members = wire::members(&conf);
         let live = manifest.as_ref().map(|manifest| manifest.at.clone());
+        let behind = start
+            .index
+            .saturating_sub(live.as_ref().map_or(0, |live| live.index));
         let tail = Tail::new(live, loaded.entries, wire::hard_from_stored(&hard), conf);
         let raft = config.raft(identity.node, &members, start.index);
         let node = RawNode::new(&raft, tail, &log_bridge::logger())
@@ -119,7 +122,7 @@ impl<M: Machine> Replica<M> {
             proposals: Proposals::default(),
             change: None,
             reads: Reads::default(),
-            snapshots: Snapshots::default(),
+            snapshots: Snapshots::since_live(behind),
             standing: Standing {
                 role: Role::Follower,
                 leader: None,

@@ -23,16 +23,24 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
+    /// Counts on after a start: so many entries were applied since the live snapshot.
+    pub(super) fn since_live(entries: u64) -> Self {
+        Self {
+            entries,
+            ..Self::default()
+        }
+    }
+
     /// One command was applied.
     pub(super) fn count(&mut self, bytes: usize) {
         self.entries += 1;
         self.bytes += bytes as u64;
     }
 
-    /// True if it is time for a new one.
+    /// True if it is time for a new one. It is wanted when a peer can use none that there is.
     pub(super) fn due(&self, config: &Config, wanted: bool) -> bool {
         let grown = self.entries >= config.snapshot_entries || self.bytes >= config.snapshot_bytes;
-        self.running.is_none() && self.entries > 0 && (grown || wanted)
+        self.running.is_none() && (wanted || (self.entries > 0 && grown))
     }
 
     /// Begins one from `image`.
@@ -156,4 +164,25 @@ pub(super) fn found<M: Machine>(
     };
     store.install_snapshot(&manifest, &hard)?;
     Ok(manifest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_can_use_no_snapshot_gets_one_though_nothing_was_applied_since_the_start() {
+        let config = Config {
+            snapshot_entries: 10,
+            ..Config::shipped(vec![1])
+        };
+        let started = Snapshots::since_live(9);
+        assert!(started.due(&config, true));
+        assert!(!started.due(&config, false));
+        // What the log holds beyond the live snapshot counts, whoever applied it.
+        let mut started = Snapshots::since_live(9);
+        started.count(1);
+        assert!(started.due(&config, false));
+        assert!(!Snapshots::default().due(&config, false));
+    }
 }
