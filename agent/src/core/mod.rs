@@ -63,6 +63,9 @@ pub struct AgentCore {
     disk_pressure: Option<String>,
     /// A stream to the leader is open and has been welcomed.
     linked: bool,
+    /// The machine has changed while no stream was welcomed: the first message of the stream that
+    /// is welcomed next may be older.
+    inventory_untold: bool,
     /// When unconfirmed statuses were last sent again.
     sent_again: Timestamp,
 }
@@ -77,6 +80,7 @@ impl AgentCore {
             tasks: BTreeMap::new(),
             disk_pressure: None,
             linked: false,
+            inventory_untold: false,
             sent_again: Timestamp(0),
         }
     }
@@ -155,6 +159,9 @@ impl AgentCore {
         for key in discard {
             self.discard(key, now, actions);
         }
+        if std::mem::take(&mut self.inventory_untold) {
+            actions.push(Action::SendInventory(Box::new(self.inventory.clone())));
+        }
         // Whatever the last stream lost on its way is sent again; the broker counts it once.
         self.send_again(|_| true, now, actions);
     }
@@ -184,6 +191,7 @@ impl AgentCore {
     fn replace_inventory(&mut self, inventory: Inventory, actions: &mut Vec<Action>) {
         if self.inventory != inventory {
             self.inventory = inventory.clone();
+            self.inventory_untold = !self.linked;
             actions.push(Action::SendInventory(Box::new(inventory)));
         }
     }

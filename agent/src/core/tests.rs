@@ -254,6 +254,26 @@ fn a_core_is_never_doubled_a_start_waits_until_a_discarded_holder_is_gone() {
 }
 
 #[test]
+fn a_machine_that_changed_before_the_welcome_is_told_after_it() {
+    let mut core = AgentCore::new(Inventory::default());
+    let grown = Inventory {
+        topology_epoch: 2,
+        ..Inventory::default()
+    };
+    // The first message of a stream is on its way, with the machine as it was.
+    core.step(Event::Inventory(Box::new(grown.clone())), NOW);
+
+    let told = core.step(welcome(), NOW);
+
+    let expected = Action::SendInventory(Box::new(grown));
+    assert!(told.contains(&expected), "{told:?}");
+    assert!(
+        !core.step(welcome(), NOW).contains(&expected),
+        "once is enough"
+    );
+}
+
+#[test]
 fn a_start_that_waits_for_names_never_begins_after_too_long_a_silence() {
     let mut core = agent();
     core.step(Event::Start(Box::new(start_on("old", "2"))), NOW);
