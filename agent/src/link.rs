@@ -6,7 +6,7 @@
 //! loop never waits for a network.
 
 mod refusals;
-mod wire;
+pub mod wire;
 
 pub use self::refusals::TurnedAway;
 

@@ -82,7 +82,7 @@ pub(super) fn retry_after(status: &tonic::Status) -> Option<Duration> {
 
 /// What a message of the master means. What cannot be read is said in the log and left out: the
 /// leader owes it still, and a newer agent may understand it.
-pub(super) fn incoming(message: master_message::Message) -> Vec<Event> {
+pub fn incoming(message: master_message::Message) -> Vec<Event> {
     match message {
         master_message::Message::Welcome(welcome) => one(
             read_welcome(welcome),

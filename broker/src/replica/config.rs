@@ -13,6 +13,9 @@ pub struct Timers {
     pub first_stand_ticks: usize,
     /// Each further rank waits this much longer, so that two never stand at once.
     pub stand_step_ticks: usize,
+    /// How many different waits one rank draws from. The protocol's library draws by itself, so a
+    /// simulator, where everything must repeat, says 1; then `first_stand_ticks` decides alone.
+    pub stand_draws: usize,
 }
 
 impl Timers {
@@ -24,6 +27,7 @@ impl Timers {
             heartbeat_ticks: 5,
             first_stand_ticks: 27,
             stand_step_ticks: 5,
+            stand_draws: 2,
         }
     }
 
@@ -35,6 +39,7 @@ impl Timers {
             heartbeat_ticks: 4,
             first_stand_ticks: 22,
             stand_step_ticks: 5,
+            stand_draws: 2,
         }
     }
 
@@ -42,7 +47,7 @@ impl Timers {
     #[must_use]
     pub const fn stand_range(&self, rank: usize) -> (usize, usize) {
         let from = self.first_stand_ticks + rank * self.stand_step_ticks;
-        (from, from + 2)
+        (from, from + self.stand_draws)
     }
 }
 

@@ -15,6 +15,8 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+#[cfg(feature = "broken")]
+pub mod broken;
 pub mod command;
 mod cow_map;
 mod digest;
