@@ -15,7 +15,6 @@ use super::streams::Opening;
 use super::{LeaderTerm, Now, Token, accept};
 use crate::event::{LinkId, Monotonic, ReplyTo};
 use crate::machine::Done;
-use crate::output::Output;
 use crate::request::{FrameworkAction, Refusal, Refuse, Reply};
 
 /// Who waits for something on its way through the log.
@@ -27,6 +26,10 @@ pub(super) enum Waiting {
     Operator { reply: ReplyTo },
     /// A read that wants a linearizable point.
     Read { reply: ReplyTo },
+    /// An answer for which nothing was logged, until a majority has confirmed who gives it.
+    Answer(Box<Unlogged>),
+    /// The same for a framework that may not subscribe.
+    NoStream(Box<(Opening, Refusal)>),
     /// An agent that said hello.
     Admit { link: LinkId },
     /// A framework that subscribes.
@@ -39,6 +42,13 @@ pub(super) enum Waiting {
     Own,
     /// Nobody.
     Nobody,
+}
+
+/// What was judged by the state alone.
+#[derive(Debug)]
+pub(super) struct Unlogged {
+    pub(super) replies: Vec<ReplyTo>,
+    pub(super) answer: Result<Reply, Refusal>,
 }
 
 /// A framework's call on its way.
@@ -169,6 +179,8 @@ impl LeaderTerm {
             Waiting::Operator { reply } | Waiting::Read { reply } => {
                 self.refuse_all(vec![reply], refusal);
             }
+            Waiting::Answer(unlogged) => self.refuse_all(unlogged.replies, refusal),
+            Waiting::NoStream(refused) => self.refuse_stream(refused.0, refusal.clone()),
             Waiting::Admit { link } => self.admission_refused(link, refusal),
             Waiting::Subscribe(opening) => self.refuse_stream(opening, refusal.clone()),
             // The agent keeps them, and sends them again on a new stream.
@@ -179,13 +191,14 @@ impl LeaderTerm {
         }
     }
 
-    /// A read may be answered from the state as it is now.
+    /// A read may be answered from the state as it is now: a majority has confirmed this leader.
     pub fn read_at(&mut self, token: Token, revision: u64) {
-        if let Some(Waiting::Read { reply }) = self.waiting.remove(&token) {
-            self.outputs.push(Output::Reply {
-                to: reply,
-                answer: Ok(Reply::ReadAt { revision }),
-            });
+        match self.waiting.remove(&token) {
+            Some(Waiting::Read { reply }) => self.read_of(reply, revision),
+            Some(Waiting::Answer(unlogged)) => self.answer_all(unlogged.replies, &unlogged.answer),
+            Some(Waiting::NoStream(refused)) => self.refuse_stream(refused.0, refused.1),
+            Some(other) => drop(self.waiting.insert(token, other)),
+            None => {}
         }
     }
 
@@ -202,6 +215,8 @@ impl LeaderTerm {
             }
             // A read changes nothing: it may be asked of the next leader.
             Waiting::Read { reply } => self.answer_all([reply], &Err(why.clone())),
+            Waiting::Answer(unlogged) => self.answer_all(unlogged.replies, &Err(why.clone())),
+            Waiting::NoStream(refused) => self.refuse_stream(refused.0, why.clone()),
             Waiting::Subscribe(opening) => self.refuse_stream(opening, why.clone()),
             Waiting::Admit { .. }
             | Waiting::Statuses { .. }
@@ -253,6 +268,8 @@ impl LeaderTerm {
                 }
             },
             Waiting::Read { reply } => self.read_of(reply, revision),
+            Waiting::Answer(unlogged) => self.answer_all(unlogged.replies, &unlogged.answer),
+            Waiting::NoStream(refused) => self.refuse_stream(refused.0, refused.1),
             Waiting::Due => self.due_on_the_way = self.due_on_the_way.saturating_sub(1),
             Waiting::Own => self.own_on_the_way = self.own_on_the_way.saturating_sub(1),
             Waiting::Nobody => {}

@@ -7,7 +7,7 @@ use mete_state::command::Launch;
 use mete_state::{Caller, Command, ItemVerdict, Preview, State, Verdict};
 
 use super::accept::{self, Judged, OFFERS_OF_AN_ACCEPT};
-use super::applied::{AcceptOnTheWay, Call, Kind, Waiting};
+use super::applied::{AcceptOnTheWay, Call, Kind, Unlogged, Waiting};
 use super::declines::GivenBack;
 use super::offer_book::Why;
 use super::order::{Arrived, Held, Order, WINDOW};
@@ -154,13 +154,17 @@ impl LeaderTerm {
                     let verdicts = self.decline(caller, &offers, (refuse, &reason), state, now);
                     Reply::Offers { verdicts }
                 });
-                self.answer_all(replies, &answer);
+                match answer {
+                    // Declined is what this leader had on offer, and nothing else.
+                    Ok(_) => self.answer_all(replies, &answer),
+                    Err(refusal) => self.refuse_confirmed(replies, refusal),
+                }
                 Done::Yes
             }
             FrameworkAction::Read => {
                 match self.fence_of(state, caller, now) {
                     Ok(_) => replies.into_iter().for_each(|reply| self.read_point(reply)),
-                    Err(refusal) => self.refuse_all(replies, &refusal),
+                    Err(refusal) => self.refuse_confirmed(replies, refusal),
                 }
                 Done::Yes
             }
@@ -194,17 +198,17 @@ impl LeaderTerm {
             // What is ahead of it and not applied yet may be what it lacks.
             Err(refusal) => match kept {
                 Some(action) => return Done::NotYet(action, replies),
-                None => self.refuse_call(caller, replies, &refusal),
+                None => self.refuse_call(caller, replies, refusal),
             },
             Ok(Preview::Repeat { revision, verdict }) => {
-                self.answer_all(replies, &Ok(Reply::Applied { revision, verdict }));
+                self.answer_confirmed(replies, Ok(Reply::Applied { revision, verdict }));
             }
             // A numbered call is logged though nothing changes: a copy of it that arrives late must
             // find this verdict, and not a world in which it would do something.
             Ok(Preview::NoChange(verdict)) if !is_busy && !is_remembered(&command) => {
                 let revision = state.revision();
                 self.nothing_changed(caller, &kind, now);
-                self.answer_all(replies, &Ok(Reply::Applied { revision, verdict }));
+                self.answer_confirmed(replies, Ok(Reply::Applied { revision, verdict }));
             }
             Ok(Preview::NoChange(_) | Preview::Change) => {
                 self.send_call(caller, command, replies, kind, now);
@@ -221,11 +225,11 @@ impl LeaderTerm {
     }
 
     /// Refuses a call that was not logged. One that may be sent again keeps its place.
-    fn refuse_call(&mut self, caller: Caller, replies: Vec<ReplyTo>, refusal: &Refusal) {
+    fn refuse_call(&mut self, caller: Caller, replies: Vec<ReplyTo>, refusal: Refusal) {
         if refusal.code().is_retryable() {
             self.orders.comes_again(caller);
         }
-        self.refuse_all(replies, refusal);
+        self.refuse_confirmed(replies, refusal);
     }
 
     fn send_call(
@@ -257,7 +261,7 @@ impl LeaderTerm {
     ) -> Done {
         match self.fence_of(state, caller, now) {
             Err(refusal) => {
-                self.refuse_all(replies, &refusal);
+                self.refuse_confirmed(replies, refusal);
                 return Done::Yes;
             }
             Ok(Some((revision, Verdict::Launched(first)))) => {
@@ -268,11 +272,11 @@ impl LeaderTerm {
                         .map(|run| run.grant)
                 };
                 let verdict = Verdict::Launched(accept::recall(&accept.launches, first, &grant_of));
-                self.answer_all(replies, &Ok(Reply::Applied { revision, verdict }));
+                self.answer_confirmed(replies, Ok(Reply::Applied { revision, verdict }));
                 return Done::Yes;
             }
             Ok(Some((revision, verdict))) => {
-                self.answer_all(replies, &Ok(Reply::Applied { revision, verdict }));
+                self.answer_confirmed(replies, Ok(Reply::Applied { revision, verdict }));
                 return Done::Yes;
             }
             Ok(None) => {}
@@ -294,7 +298,7 @@ impl LeaderTerm {
                     revision: state.revision(),
                     verdict: Verdict::Launched(verdicts),
                 };
-                self.answer_all(replies, &Ok(reply));
+                self.answer_confirmed(replies, Ok(reply));
                 Done::Yes
             }
             Judged::Passed(passed) => self.launch(caller, accept, passed, replies, state, now),
@@ -331,7 +335,7 @@ impl LeaderTerm {
                 revision: state.revision(),
                 verdict: Verdict::Launched(verdicts),
             };
-            self.answer_all(replies, &Ok(reply));
+            self.answer_confirmed(replies, Ok(reply));
             return Done::Yes;
         }
         let command = Command::Launch(Launch {
@@ -346,7 +350,7 @@ impl LeaderTerm {
         let (command, checked) = self.check(state, command, now);
         match checked {
             Err(_) if is_busy => return Done::NotYet(FrameworkAction::Accept(accept), replies),
-            Err(refusal) => self.refuse_call(caller, replies, &refusal),
+            Err(refusal) => self.refuse_call(caller, replies, refusal),
             Ok(Preview::NoChange(Verdict::Launched(verdicts))) if !is_busy => {
                 // Every launch is refused by the ledger: nothing to log, the offers go back.
                 let verdicts = self.settle(caller, on_the_way, verdicts, state, now);
@@ -354,7 +358,7 @@ impl LeaderTerm {
                     revision: state.revision(),
                     verdict: Verdict::Launched(verdicts),
                 };
-                self.answer_all(replies, &Ok(reply));
+                self.answer_confirmed(replies, Ok(reply));
             }
             Ok(Preview::NoChange(_) | Preview::Change | Preview::Repeat { .. }) => {
                 for offer in &on_the_way.offers {
@@ -466,18 +470,18 @@ impl LeaderTerm {
         let command = match operator_command(state, actor, action) {
             Ok(Some(command)) => command,
             Ok(None) => return,
-            Err(refusal) => return self.refuse_all(vec![reply], &refusal),
+            Err(refusal) => return self.refuse_confirmed(vec![reply], refusal),
         };
         let revision = state.revision();
         let (command, checked) = self.check(state, command, now);
         match checked {
-            Err(refusal) => self.refuse_all(vec![reply], &refusal),
+            Err(refusal) => self.refuse_confirmed(vec![reply], refusal),
             Ok(Preview::NoChange(verdict) | Preview::Repeat { verdict, .. }) => {
-                self.answer_all(vec![reply], &Ok(Reply::Applied { revision, verdict }));
+                self.answer_confirmed(vec![reply], Ok(Reply::Applied { revision, verdict }));
             }
             Ok(Preview::Change) if dry_run => {
                 let verdict = Verdict::Done;
-                self.answer_all(vec![reply], &Ok(Reply::Applied { revision, verdict }));
+                self.answer_confirmed(vec![reply], Ok(Reply::Applied { revision, verdict }));
             }
             Ok(Preview::Change) => {
                 self.log(command, now, Waiting::Operator { reply });
@@ -557,6 +561,25 @@ impl LeaderTerm {
         for (_, (_, order)) in std::mem::take(&mut self.orders.by_framework) {
             self.refuse_all(order.into_replies().collect(), &Refusal::unknown());
         }
+    }
+
+    /// Answers what was judged by the state alone, once a majority has confirmed that this is still
+    /// the leader: one that was deposed and does not know it has an old state, and what it finds
+    /// wrong, or done already, may be right, or undone, by now.
+    fn answer_confirmed(&mut self, replies: Vec<ReplyTo>, answer: Result<Reply, Refusal>) {
+        // Whoever is to come again loses nothing.
+        if matches!(&answer, Err(refusal) if refusal.code().is_retryable()) {
+            return self.answer_all(replies, &answer);
+        }
+        let token = self.next_token();
+        let unlogged = Box::new(Unlogged { replies, answer });
+        self.waiting.insert(token, Waiting::Answer(unlogged));
+        self.work.reads.push(token);
+    }
+
+    fn refuse_confirmed(&mut self, replies: Vec<ReplyTo>, refusal: Refusal) {
+        self.counters.calls_refused = self.counters.calls_refused.saturating_add(1);
+        self.answer_confirmed(replies, Err(refusal));
     }
 
     pub(super) fn answer_all(

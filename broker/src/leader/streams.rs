@@ -153,6 +153,13 @@ impl LeaderTerm {
         });
         let (command, checked) = self.check(state, command, now);
         match checked {
+            // As with calls: a leader that was deposed may not know the process yet.
+            Err(refusal) if !refusal.code().is_retryable() => {
+                let token = self.next_token();
+                let refused = Box::new((opening, refusal));
+                self.waiting.insert(token, Waiting::NoStream(refused));
+                self.work.reads.push(token);
+            }
             Err(refusal) => self.refuse_stream(opening, refusal),
             // Logged all the same: whoever subscribes counts as connected from a revision on.
             Ok(Preview::NoChange(_) | Preview::Repeat { .. } | Preview::Change) => {
