@@ -1,6 +1,7 @@
 //! The replica's settings: timers by rank, limits, when to take snapshots.
 
-use crate::replica::membership::Members;
+/// Ranks that are told apart; whoever comes after them stands with the last.
+const RANKS: usize = 16;
 
 /// Ticks of the protocol. One tick is 20 ms in the shipped profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,17 @@ impl Timers {
     pub const fn stand_range(&self, rank: usize) -> (usize, usize) {
         let from = self.first_stand_ticks + rank * self.stand_step_ticks;
         (from, from + self.stand_draws)
+    }
+
+    /// The same, where the protocol's library has drawn `drawn` out of the ranges of all ranks.
+    pub(super) const fn stand_after(&self, rank: usize, drawn: usize) -> usize {
+        let rank = if rank < RANKS { rank } else { RANKS - 1 };
+        let (from, to) = self.stand_range(rank);
+        if from <= drawn && drawn < to {
+            drawn
+        } else {
+            from + drawn % self.stand_draws
+        }
     }
 }
 
@@ -104,9 +116,11 @@ impl Config {
         }
     }
 
-    /// The raft crate's own settings for node `id` with the members known at start.
-    pub(super) fn raft(&self, id: u64, members: &Members, applied: u64) -> raft::Config {
-        let (min_election_tick, max_election_tick) = self.timers.stand_range(members.rank(id));
+    /// The raft crate's own settings for node `id`. The ranges of all ranks: a node's rank changes
+    /// with the members.
+    pub(super) fn raft(&self, id: u64, applied: u64) -> raft::Config {
+        let (min_election_tick, _) = self.timers.stand_range(0);
+        let (_, max_election_tick) = self.timers.stand_range(RANKS - 1);
         raft::Config {
             id,
             election_tick: self.timers.election_ticks,
@@ -143,14 +157,22 @@ mod tests {
     }
 
     #[test]
-    fn the_raft_crate_accepts_the_settings_of_every_rank() {
-        let members = Members {
-            voters: vec![1, 2, 3, 4, 5],
-            ..Members::default()
-        };
-        for id in 1..=7 {
-            let config = Config::shipped(vec![1]).raft(id, &members, 0);
-            assert!(config.validate().is_ok(), "node {id}");
+    fn whatever_the_raft_crate_has_drawn_a_node_stands_within_the_range_of_its_rank() {
+        for timers in [Timers::shipped(), Timers::fast()] {
+            let config = Config {
+                timers,
+                ..Config::shipped(vec![1])
+            };
+            let raft = config.raft(1, 0);
+            assert!(raft.validate().is_ok());
+            for rank in 0..RANKS + 2 {
+                let (from, to) = timers.stand_range(rank.min(RANKS - 1));
+                for drawn in raft.min_election_tick..raft.max_election_tick {
+                    let after = timers.stand_after(rank, drawn);
+                    assert!((from..to).contains(&after), "rank {rank}, drawn {drawn}");
+                    assert_eq!(timers.stand_after(rank, after), after);
+                }
+            }
         }
     }
 }

@@ -129,6 +129,7 @@ impl<M: Machine> Replica<M> {
         // A frame may have ended the leadership under proposals that still waited.
         self.settle_callers(&mut progress);
         let more = self.drain(&mut progress, &mut None, outlet)?;
+        self.keep_rank();
         self.reads.serve(self.applied.0, &mut progress.reads);
         self.keep_house()?;
         let standing = self.look_at_standing();
@@ -327,6 +328,16 @@ impl<M: Machine> Replica<M> {
         self.store.trim(first_kept)?;
         self.node.mut_store().trim(first_kept);
         self.store.tidy()
+    }
+
+    /// Two that stand at once take each other's votes: each waits as its present rank says. The
+    /// protocol's library draws anew whenever its role or term changes, out of one range for all
+    /// time, while ranks change with the members.
+    fn keep_rank(&mut self) {
+        let rank = self.members.rank(self.identity.node);
+        let drawn = self.node.raft.randomized_election_timeout();
+        let after = self.config.timers.stand_after(rank, drawn);
+        self.node.raft.set_randomized_election_timeout(after);
     }
 
     fn leads(&self) -> bool {

@@ -106,7 +106,7 @@ impl<M: Machine> Replica<M> {
             .index
             .saturating_sub(live.as_ref().map_or(0, |live| live.index));
         let tail = Tail::new(live, loaded.entries, wire::hard_from_stored(&hard), conf);
-        let raft = config.raft(identity.node, &members, start.index);
+        let raft = config.raft(identity.node, start.index);
         let node = RawNode::new(&raft, tail, &log_bridge::logger())
             .map_err(|error| OpenError::Settings(error.to_string()))?;
         let mut replica = Self {

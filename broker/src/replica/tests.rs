@@ -318,6 +318,42 @@ fn a_cluster_of_one_grows_through_a_learner_and_shrinks_again() {
 }
 
 #[test]
+fn after_a_replacement_no_two_voters_wait_equally_long_before_they_stand() {
+    let mut net = Net::new(&[1, 2, 3]);
+    let leader = net.elect();
+    let leaves = if leader == 1 { 2 } else { 1 };
+    net.start_new(4, &[]);
+    let change = |net: &mut Net, token, change| {
+        net.step(
+            leader,
+            Input {
+                change: Some((token, change)),
+                ..Input::default()
+            },
+        );
+    };
+    change(&mut net, 900, Change::AddLearner(4));
+    net.run_until("the learner is there", |net| {
+        net.replicas[&4].members().learners == [4]
+    });
+    change(&mut net, 901, Change::Replace { enters: 4, leaves });
+    net.run_until("the replacement is done", |net| {
+        let voters = |node: &u64| net.replicas[node].members().voters.clone();
+        net.replicas[&leader].members().voters.contains(&4)
+            && voters(&4) == voters(&leader)
+            && !net.replicas[&4].members().changing
+    });
+
+    let voters = net.replicas[&leader].members().voters.clone();
+    let timers = config(&[1]).timers;
+    for (rank, node) in voters.iter().enumerate() {
+        let waits = net.replicas[node].node.raft.randomized_election_timeout();
+        let (from, to) = timers.stand_range(rank);
+        assert!((from..to).contains(&waits), "voter {node} waits {waits}");
+    }
+}
+
+#[test]
 fn a_leader_that_applies_its_own_removal_steps_down_and_the_others_go_on() {
     let mut net = Net::new(&[1, 2, 3]);
     let leader = net.elect();
