@@ -14,6 +14,7 @@ pub mod bench;
 pub mod daemon;
 pub mod globals;
 pub mod objects;
+pub mod simulate;
 pub mod values;
 
 pub use globals::Globals;
@@ -140,6 +141,8 @@ pub enum Command {
     /// Measurements
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Simulated clusters with everything going wrong, out of a seed
+    Simulate(simulate::Simulate),
     /// Clusters this user knows
     #[command(subcommand)]
     Context(objects::Context),

@@ -1,5 +1,5 @@
 //! mete: the one binary. [`cli`] is a client, [`daemon`] what runs long, [`mod@bench`] what
-//! measures.
+//! measures, [`offline`] what needs no cluster.
 
 use std::process::ExitCode;
 
@@ -7,6 +7,7 @@ pub mod args;
 pub mod bench;
 pub mod cli;
 pub mod daemon;
+pub mod offline;
 
 fn main() -> ExitCode {
     // Before anything else: the parent of a run has one thread and needs nothing of the rest.

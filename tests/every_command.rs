@@ -142,6 +142,7 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
     use Prints::{Kind, Lines};
     let (calm, huge, done) = (made.calm.as_str(), made.huge.as_str(), made.done.as_str());
     let quick = ["--cpus", "0.1", "--", "true"];
+    let seed = ["--seed", "1", "--trace"];
     let set = ["set", "other", "--master", "127.0.0.1:1"];
     vec![
         ("status", vec![], 0, Kind("Status")),
@@ -293,6 +294,7 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
             0,
             Kind("BenchReplay"),
         ),
+        ("simulate", seed.to_vec(), 0, Kind("Simulation")),
         ("context set", set[1..].to_vec(), 0, Kind("Context")),
         ("context use", vec!["other"], 0, Kind("Context")),
         ("context list", vec![], 0, Kind("ContextList")),

@@ -175,6 +175,9 @@ async fn run(cli: Cli) -> Outcome<u8> {
         Command::Man(flags) => shell::man(&flags.directory).map(done),
         Command::Help(flags) => help::help(&flags.topic, &Style::of(globals)).map(done),
         Command::Version => version(&Style::of(globals)).map(done),
+        Command::Simulate(flags) => {
+            crate::offline::simulate::simulate(&flags, &Style::of(globals)).map(done)
+        }
         Command::Agent(Agent::Show(flags)) => agent::show(globals, flags).await.map(done),
         Command::Dev(_)
         | Command::Demo(_)
@@ -239,6 +242,7 @@ async fn daemon(globals: &Globals, command: Command) -> Outcome<u8> {
         | Command::Completion(_)
         | Command::Man(_)
         | Command::Help(_)
+        | Command::Simulate(_)
         | Command::Version => Err(CliError::new(
             Code::Internal,
             "a client command was sent to the daemons",

@@ -113,6 +113,7 @@ fn nature(command: &Command) -> Nature {
         | Command::Agent(Agent::Start(_))
         | Command::Service(_)
         | Command::Bench(_)
+        | Command::Simulate(_)
         | Command::Man(_) => Nature::Work,
     }
 }

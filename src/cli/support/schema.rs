@@ -216,6 +216,11 @@ const OBJECTS: &[(&str, &str)] = &[
          invariant_violations:int cpu_rate:number memory_rate:number gpu_rate:number \
          launches_per_s:number ...",
     ),
+    (
+        "simulation",
+        "name:text seeds:int from:int failed:int seconds:number seeds_per_s:number virtual_s:int \
+         happenings:int commands:int terms:int runs:int operations:int ...",
+    ),
 ];
 
 /// Kinds of output in an envelope, and what their items are.
@@ -265,6 +270,7 @@ const KINDS: &[(&str, &str)] = &[
     ("RoleList", "role"),
     ("RoleRemoved", "role_removed"),
     ("RoleSet", "role_set"),
+    ("Simulation", "simulation"),
     ("Status", "status"),
     ("Submitted", "submitted"),
     ("Task", "task"),

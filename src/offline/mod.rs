@@ -1,0 +1,3 @@
+//! Commands that need no cluster.
+
+pub mod simulate;
