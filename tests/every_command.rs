@@ -271,6 +271,12 @@ fn asked(made: &Made) -> Vec<(&'static str, Vec<&str>, i32, Prints)> {
             Kind("BenchFailover"),
         ),
         (
+            "bench churn",
+            vec!["--writes", "10", "--clients", "2"],
+            0,
+            Kind("BenchChurn"),
+        ),
+        (
             "bench recover",
             vec!["--agents", "2", "--tasks", "4"],
             0,

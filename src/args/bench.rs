@@ -17,6 +17,8 @@ pub enum Bench {
     Failover(Failover),
     /// The leading master killed with many agents and tasks: how long until all have been heard of
     Recover(Recover),
+    /// Records written over and over, tasks that come and go: whether disk and memory stay bounded
+    Churn(Churn),
     /// Starts of real tasks on this machine, beside a bare fork and exec
     Node(Node),
     /// A real cluster's nodes and tasks through master, allocator and SDK in virtual time
@@ -103,6 +105,20 @@ pub struct Recover {
     pub tasks: u32,
     /// Masters
     #[arg(long = "masters", value_name = "N", default_value_t = 3)]
+    pub master_count: u32,
+}
+
+/// `bench churn`.
+#[derive(Clone, Debug, Args)]
+pub struct Churn {
+    /// Records written, at least
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub writes: u64,
+    /// Writes under way at once
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub clients: u32,
+    /// Masters
+    #[arg(long = "masters", value_name = "N", default_value_t = 1)]
     pub master_count: u32,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{allocator, commit, failover, launches, node, recover, replay, snapshot};
+use super::{allocator, churn, commit, failover, launches, node, recover, replay, snapshot};
 use crate::args::bench::Bench;
 use crate::cli::support::error::Outcome;
 use crate::cli::support::print::Style;
@@ -55,6 +55,14 @@ pub async fn bench(bench: Bench, style: &Style) -> Outcome {
                 masters: flags.master_count,
             };
             recover::run(size).await?.print("BenchRecover", style)
+        }
+        Bench::Churn(flags) => {
+            let size = churn::Size {
+                writes: flags.writes,
+                clients: flags.clients,
+                masters: flags.master_count,
+            };
+            churn::run(size).await?.print("BenchChurn", style)
         }
         Bench::Node(flags) => {
             let size = node::Size {

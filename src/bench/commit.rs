@@ -24,7 +24,7 @@ use crate::cli::support::error::{CliError, Outcome};
 use etcd::Etcd;
 
 /// Bytes of one write.
-const PAYLOAD: usize = 256;
+pub(super) const PAYLOAD: usize = 256;
 
 /// Connections at the most.
 const CONNECTIONS: usize = 16;
@@ -45,10 +45,17 @@ pub struct Size {
 
 /// What one round measured.
 #[derive(Debug, Default)]
-struct Round {
+pub(super) struct Round {
     per_second: f64,
     /// Milliseconds of each write.
     latencies: Vec<f64>,
+}
+
+impl Round {
+    /// How many were acknowledged.
+    pub(super) fn writes(&self) -> u64 {
+        u64::try_from(self.latencies.len()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Measures.
@@ -154,14 +161,19 @@ fn failed(status: &tonic::Status) -> CliError {
 }
 
 /// Clients of our masters: each connection is a framework that writes into its own store.
-struct Ours {
+#[derive(Debug)]
+pub(super) struct Ours {
     frameworks: Vec<(FrameworkServiceClient<Channel>, wire::CallHeader)>,
     /// Streams that keep the frameworks connected.
     _streams: Vec<tonic::Streaming<wire::Event>>,
 }
 
 impl Ours {
-    async fn connect(masters: &Masters, clients: u32) -> Outcome<Self> {
+    /// Connects as many as the clients need.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(super) async fn connect(masters: &Masters, clients: u32) -> Outcome<Self> {
         let leader = masters.settled().await?;
         let address = masters.addresses.get(leader).cloned().unwrap_or_default();
         let (mut frameworks, mut streams) = (Vec::new(), Vec::new());
@@ -194,7 +206,11 @@ impl Ours {
         })
     }
 
-    async fn round(&self, size: Size) -> Outcome<Round> {
+    /// Writes for one round.
+    ///
+    /// # Errors
+    /// A write that failed.
+    pub(super) async fn round(&self, size: Size) -> Outcome<Round> {
         let frameworks = self.frameworks.clone();
         let count = frameworks.len().max(1);
         writers(size, move |client, number| {

@@ -106,12 +106,17 @@ async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
 }
 
 /// Short tasks launched all the time.
-struct Load {
+#[derive(Debug)]
+pub(super) struct Load {
     stop: tokio::sync::oneshot::Sender<()>,
     running: tokio::task::JoinHandle<Outcome<u64>>,
 }
 
-async fn load(masters: Vec<String>) -> Outcome<Load> {
+/// Launches them until it is stopped.
+///
+/// # Errors
+/// Why there is no session.
+pub(super) async fn load(masters: Vec<String>) -> Outcome<Load> {
     let mut subject = Subject::connect(masters, "load").await?;
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let running = tokio::spawn(async move {
@@ -137,7 +142,11 @@ async fn load(masters: Vec<String>) -> Outcome<Load> {
 }
 
 impl Load {
-    async fn stop(self) -> Outcome<u64> {
+    /// Ends it; gives how many were launched.
+    ///
+    /// # Errors
+    /// What it failed with.
+    pub(super) async fn stop(self) -> Outcome<u64> {
         // One that has failed says so when it is joined.
         let _ = self.stop.send(());
         joined(self.running.await)

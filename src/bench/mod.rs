@@ -13,6 +13,7 @@ use crate::cli::support::error::{CliError, Outcome};
 use crate::cli::support::print::{Format, Style, print_one};
 
 pub mod allocator;
+pub mod churn;
 pub mod commands;
 pub mod commit;
 pub mod failover;

@@ -187,6 +187,12 @@ const OBJECTS: &[(&str, &str)] = &[
          naive_ms:number ...",
     ),
     (
+        "bench_churn",
+        "name:text writes:int launches:int payload_mib:int disk_most_first_half_mib:int \
+         disk_most_second_half_mib:int rss_most_first_half_mib:int rss_most_second_half_mib:int \
+         ...",
+    ),
+    (
         "bench_commit",
         "name:text clients:int ops_per_s:number p50_ms:number p99_ms:number ...",
     ),
@@ -227,6 +233,7 @@ const OBJECTS: &[(&str, &str)] = &[
 const KINDS: &[(&str, &str)] = &[
     ("AgentCheck", "check"),
     ("BenchAllocator", "bench_allocator"),
+    ("BenchChurn", "bench_churn"),
     ("BenchCommit", "bench_commit"),
     ("BenchFailover", "bench_failover"),
     ("BenchLaunches", "bench_launches"),
