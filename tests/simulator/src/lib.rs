@@ -3,7 +3,7 @@
 //! The masters are the real loop on the real store over a disk in memory, the agents are the real
 //! core; frameworks and operators are scripted. Between them lies a network that delays, loses,
 //! repeats, reorders and cuts, below them are disks that lose what was not flushed, and processes
-//! die between any two writes, stand still, or have clocks that jump. Separate [`checker`]s watch.
+//! die between any two writes, stand still, or have clocks that jump. Separate checkers watch.
 //! After a while nothing goes wrong any more, and everything must be well again within a bound.
 //!
 //! The same seed gives the same history, so a failure is replayed by its number:
