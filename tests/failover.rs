@@ -192,6 +192,7 @@ fn any_masters_are_killed_under_a_running_array_and_nothing_is_lost_or_done_twic
     let before = calm(&trio);
     let checker = Checker::start(&trio);
     let mut promises = Promises::default();
+    user(&mut trio, "watches", &["events", "-f"]);
     for round in 0..rounds().max(2) {
         let name = format!("a{round}");
         let job = submit_array(&trio, &name);
@@ -244,6 +245,8 @@ fn any_masters_are_killed_under_a_running_array_and_nothing_is_lost_or_done_twic
         promises.check(&trio);
         assert_eq!(calm(&trio), before, "the service keeps its processes");
     }
+    let watched = trio.site.daemon("watches").said();
+    assert!(!watched.contains("error["), "events -f goes on: {watched}");
     until("the nodes to hold the service and nothing else", || {
         let nodes = trio.site.json(&["node", "list"]);
         let tasks: u64 = nodes

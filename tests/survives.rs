@@ -147,6 +147,22 @@ fn an_array_is_whole_when_the_batch_framework_is_killed_in_the_middle() {
     check_results(&site, &array);
 }
 
+#[test]
+fn who_runs_a_command_gets_its_exit_code_though_the_batch_framework_is_killed_meanwhile() {
+    let mut site = Site::cluster();
+    let script = format!("cd {}; touch begun; sleep 3; exit 9", site.arg("work"));
+    site.spawn("run", &["run", "--cpus", "0.1", "--", "sh", "-c", &script]);
+    until("the command to run", || {
+        holds(site.path("work/begun").exists(), || "not yet".to_owned())
+    });
+    site.kill("batch");
+    site.restart("batch");
+    let status = site.daemon("run").wait();
+    let said = site.daemon("run").said();
+    assert_eq!(status.code(), Some(9), "{said}");
+    assert!(!said.contains("error["), "{said}");
+}
+
 /// The process ids that tasks wrote into files of their own, each with its start.
 fn processes(site: &Site, count: u32) -> Vec<(u32, u64)> {
     until("every task to say its process id", || {

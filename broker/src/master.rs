@@ -478,19 +478,21 @@ impl Master {
             return;
         }
         tracing::info!(term = standing.term, "leads");
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let (mint, advertised) = (self.mint.fork(), self.advertised.clone());
-        let mut leader =
-            LeaderTerm::begin(standing.term, self.timing, mint, advertised, &state, now);
+        let mut leader = {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            let (mint, advertised) = (self.mint.fork(), self.advertised.clone());
+            LeaderTerm::begin(standing.term, self.timing, mint, advertised, &state, now)
+        };
         leader.know_masters(self.peers.addresses());
-        for (_, event) in std::mem::take(&mut self.held) {
-            // Whoever asked has gone away, and may have been told elsewhere that nothing was done.
-            let is_left = matches!(&event, Event::Call { reply, .. } if reply.is_closed());
-            if !is_left {
-                leader.take(event, &state, now);
-            }
-        }
         self.leader = Some(leader);
+        // Judged as those that come to a leader are. Whoever asked may have gone away, and may have
+        // been told elsewhere that nothing was done.
+        let held = std::mem::take(&mut self.held).into_iter();
+        let held = held.map(|(_, event)| event);
+        let is_left =
+            |event: &Event| matches!(event, Event::Call { reply, .. } if reply.is_closed());
+        let held = held.filter(|event| !is_left(event)).collect();
+        self.take_events(held, now);
     }
 
     fn round(&mut self, now: Now) -> bool {

@@ -234,7 +234,8 @@ pub struct ServiceStart {
     #[arg(long, value_name = "NAME", default_value = "service")]
     pub role: String,
     /// How many tasks
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub count: u32,
     /// CPUs of each task, such as 2, 0.5 or 500m
     #[arg(long, value_name = "CPUS", default_value = "0.5")]

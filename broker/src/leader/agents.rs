@@ -322,9 +322,21 @@ impl LeaderTerm {
             return;
         };
         entry.hello.inventory = inventory;
+        self.admit_again(agent, state, now);
+    }
+
+    /// Admits an agent once more that has an open stream: its machine has changed, or it came back
+    /// while it was being declared unreachable.
+    pub(super) fn admit_again(&mut self, agent: AgentId, state: &State, now: Now) {
+        let Some(link) = self.presence.link(agent) else {
+            return;
+        };
+        let Some(entry) = self.links.get(&link) else {
+            return;
+        };
         let mut hello = entry.hello.clone();
         hello.agent = agent;
-        // What it holds is what the state says of it: only the machine has changed.
+        // What it holds is what the state says of it: its tasks are the same as before.
         hello.held = preflight::held_by_state(state, agent);
         self.admit(link, hello, state, now);
     }

@@ -411,16 +411,26 @@ impl LeaderTerm {
         match command {
             Command::AdmitAgent(admit) => {
                 if let Some(agent) = state.agent_of_key(admit.node_key) {
+                    self.replacements.found(agent.id);
                     self.agent_changed(agent.id, state, now);
                 }
             }
             Command::SetAgentCondition { agent, condition } => match condition {
                 AgentCondition::Ready => {}
-                AgentCondition::Unreachable | AgentCondition::Gone => {
+                AgentCondition::Unreachable => {
+                    self.replacements.lost(*agent, now);
+                    self.agent_changed(*agent, state, now);
+                    self.admit_again(*agent, state, now);
+                }
+                AgentCondition::Gone => {
+                    self.replacements.found(*agent);
                     self.agent_changed(*agent, state, now);
                 }
             },
-            Command::RemoveAgent { agent, .. } => self.agent_removed(*agent, now),
+            Command::RemoveAgent { agent, .. } => {
+                self.replacements.found(*agent);
+                self.agent_removed(*agent, now);
+            }
             Command::Subscribe(subscribe) => {
                 let framework = state.framework_of_name(&subscribe.principal, &subscribe.name);
                 if let Some(framework) = framework {

@@ -469,7 +469,11 @@ impl LeaderTerm {
         }
         let command = match operator_command(state, actor, action) {
             Ok(Some(command)) => command,
-            Ok(None) => return,
+            Ok(None) => {
+                let detail = "this call is answered before it comes here";
+                let refusal = Refusal::new(mete_model::Code::Internal, detail);
+                return self.refuse_all(vec![reply], &refusal);
+            }
             Err(refusal) => return self.refuse_confirmed(vec![reply], refusal),
         };
         let revision = state.revision();

@@ -5,7 +5,14 @@
 //! unless somebody was too quick. So a new leader waits as long as it waits for agents to return,
 //! one agent's runs are marked in a second, and none while more than a fifth of all agents are
 //! unreachable: then it is not they who are lost.
+//!
+//! The state's time may jump with the clock of a new leader. A run that ends itself out of reach
+//! must have had that long by a clock that does not: so much passes here, from when this leader saw
+//! its agent unreachable or began to lead.
 
+use std::collections::BTreeMap;
+
+use mete_model::AgentId;
 use mete_state::{Command, State};
 
 use super::applied::Waiting;
@@ -21,16 +28,35 @@ const PARTS: usize = 5;
 /// How the leave stands.
 #[derive(Debug)]
 pub(super) struct Replacements {
+    began: Monotonic,
     again: Monotonic,
     held: bool,
+    /// When this leader saw an agent become unreachable.
+    lost: BTreeMap<AgentId, Monotonic>,
 }
 
 impl Replacements {
     pub(super) fn begin(began: Now, window: u64) -> Self {
         Self {
+            began: began.monotonic,
             again: began.monotonic.after(window),
             held: false,
+            lost: BTreeMap::new(),
         }
+    }
+
+    pub(super) fn lost(&mut self, agent: AgentId, now: Now) {
+        self.lost.insert(agent, now.monotonic);
+    }
+
+    pub(super) fn found(&mut self, agent: AgentId) {
+        self.lost.remove(&agent);
+    }
+
+    /// Milliseconds for which this leader has known the agent as unreachable.
+    fn known_for(&self, agent: AgentId, now: Now) -> u64 {
+        let since = self.lost.get(&agent).copied().unwrap_or(self.began);
+        now.monotonic.since(since)
     }
 }
 
@@ -47,10 +73,10 @@ impl LeaderTerm {
         if self.due_on_the_way > 0 || now.monotonic < self.replacements.again {
             return;
         }
-        let Some(agent) = state.replaceable_agent(now.at) else {
+        if state.replaceable_agents(now.at).next().is_none() {
             self.replacements.held = false;
             return;
-        };
+        }
         self.replacements.again = now.monotonic.after(TURN);
         let (unreachable, agents) = state.unreachable_agents();
         let held = is_held(unreachable, agents);
@@ -63,10 +89,19 @@ impl LeaderTerm {
             );
         }
         self.replacements.held = held;
-        // One that is on its way back is admitted in a moment.
-        if held || self.presence.link(agent).is_some() {
+        if held {
             return;
         }
+        let may_be = |agent: &AgentId| {
+            // One that is on its way back is admitted in a moment.
+            let is_back = self.presence.link(*agent).is_some();
+            let silence = state.longest_silence(*agent, now.at);
+            let passed = self.replacements.known_for(*agent, now);
+            !is_back && silence.is_none_or(|silence| silence.0 <= passed)
+        };
+        let Some(agent) = state.replaceable_agents(now.at).find(may_be) else {
+            return;
+        };
         tracing::warn!(%agent, "unreachable for too long: its runs may be replaced");
         self.due_on_the_way = self.due_on_the_way.saturating_add(1);
         self.log(Command::MarkReplaceable { agent }, now, Waiting::Due);

@@ -28,8 +28,11 @@ pub(super) const NAME: &str = "FLUSHED";
 const SLOT_BYTES: usize = 12;
 /// What a person writes into the file to have the log accepted as it is. No damage makes it.
 pub(super) const ACCEPT: &str = "accept the log as it is";
-/// Slots in sectors of their own: a torn write of one leaves the other alone.
-const SLOT_STRIDE: u64 = 512;
+/// Slots in sectors of their own, also where a sector has 4 KiB: a torn write of one leaves the
+/// other alone.
+const SLOT_STRIDE: u64 = 4096;
+/// Where the second slot was before; read as long as the file is too short for the other place.
+const FORMER_STRIDE: usize = 512;
 
 /// What is in place of the note.
 #[derive(Debug, PartialEq, Eq)]
@@ -137,8 +140,14 @@ fn slots(bytes: &[u8]) -> Vec<Option<u64>> {
         let sequence = u64::from_le_bytes(*slot.first_chunk()?);
         (seal(sequence) == slot).then_some(sequence)
     };
-    // They begin at multiples of the stride.
-    bytes.chunks(512).take(2).map(sequence).collect()
+    let second = usize::try_from(SLOT_STRIDE).unwrap_or(usize::MAX);
+    let second = if bytes.len() > second {
+        second
+    } else {
+        FORMER_STRIDE
+    };
+    let slots = [bytes, bytes.get(second..).unwrap_or_default()];
+    slots.map(sequence).to_vec()
 }
 
 #[cfg(test)]

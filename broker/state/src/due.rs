@@ -70,10 +70,11 @@ impl Lapses {
         lapses.find(kind)
     }
 
-    /// The agent whose runs may be replaced for longest.
-    pub(crate) fn replaceable(&self, now: Timestamp) -> Option<AgentId> {
-        let (when, agent) = self.replaceable.first()?;
-        (*when <= now).then_some(*agent)
+    /// The agents whose runs may be replaced; the longest wait first.
+    pub(crate) fn replaceable(&self, now: Timestamp) -> impl Iterator<Item = AgentId> {
+        let due = self.replaceable.iter();
+        let due = due.take_while(move |(when, _)| *when <= now);
+        due.map(|(_, agent)| *agent)
     }
 
     fn next(&self) -> Option<Timestamp> {

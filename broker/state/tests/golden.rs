@@ -420,7 +420,7 @@ impl Script {
         match name {
             "show" => self.show(args),
             "owed" => lines(state.owed().map(|effect| format!("{effect:?}"))),
-            "replaceable" => match state.replaceable_agent(self.cluster.clock) {
+            "replaceable" => match state.replaceable_agents(self.cluster.clock).next() {
                 Some(agent) => format!("{agent:?}"),
                 None => "none".to_owned(),
             },

@@ -103,13 +103,19 @@ impl CliError {
     pub fn from_status(status: &tonic::Status) -> Self {
         let info = status.get_details_error_info();
         let reason = info.as_ref().map_or("", |info| info.reason.as_str());
-        let code = if reason.is_empty() {
+        let is_broken = reason.is_empty() && is_broken(status);
+        let code = if is_broken {
+            Code::Unreachable.as_str().to_owned()
+        } else if reason.is_empty() {
             guess(status.code())
         } else {
             reason.to_owned()
         };
         let mut sentence = first_line(status.message());
         let mut code = code;
+        if is_broken {
+            sentence = "the connection broke before the answer was complete".to_owned();
+        }
         // Programs are told how to go on (come again), people why: a code before the sentence.
         if let Some((exact, rest)) = sentence.split_once(": ")
             && exact.parse::<Code>().is_ok()
@@ -124,7 +130,7 @@ impl CliError {
             sentence,
             facts: Vec::new(),
             next: Vec::new(),
-            cause: format!("gRPC status {:?}", status.code()),
+            cause: format!("gRPC status {:?}: {}", status.code(), status.message()),
         };
         if let Some(bad) = status.get_details_bad_request() {
             for violation in bad.field_violations.iter().take(5) {
@@ -196,6 +202,12 @@ fn first_line(text: &str) -> String {
 }
 
 /// A status without our details: from a proxy, or from the library below us.
+/// Nobody has answered so: the connection ended in the middle, whatever the transport calls it.
+fn is_broken(status: &tonic::Status) -> bool {
+    let is_vague = matches!(status.code(), tonic::Code::Internal | tonic::Code::Unknown);
+    is_vague && std::error::Error::source(status).is_some()
+}
+
 fn guess(code: tonic::Code) -> String {
     let known = BTreeMap::from([
         (tonic::Code::Unavailable as i32, Code::Unreachable),
@@ -285,5 +297,18 @@ mod tests {
         );
         assert_eq!(error.exit, exit::UNREACHABLE);
         assert_eq!(error.to_json()["error"]["code"], "NO_CONTEXT");
+    }
+
+    #[test]
+    fn a_connection_that_broke_is_out_of_reach_and_no_defect() {
+        let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let broken = CliError::from_status(&tonic::Status::from_error(Box::new(reset)));
+        let said = CliError::from_status(&tonic::Status::internal("a defect"));
+
+        assert!(
+            broken.is(Code::Unreachable) && broken.is_passing(),
+            "{broken}"
+        );
+        assert!(said.is(Code::Internal) && !said.is_passing(), "{said}");
     }
 }

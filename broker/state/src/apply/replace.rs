@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use mete_model::{AgentId, Code, FrameworkId, Keep, RunId, TaskPhase, Timestamp};
+use mete_model::{AgentId, Code, FrameworkId, Keep, RunId, Span, TaskPhase, Timestamp};
 
 use super::{Plan, Turn, preview_of, runs};
 use crate::command::{AgentCondition, HeldRun};
@@ -124,7 +124,8 @@ pub(crate) fn settle(state: &mut State, turn: &mut Turn, agent: AgentId, held: O
     let touched: Vec<(FrameworkId, RunId, Option<RunId>, Stays)> = touched
         .map(|run| {
             let by = run.replacement.places().replaced_by.clone();
-            (run.framework, run.id.clone(), by, stays(run, held.as_ref()))
+            let stays = stays(state, run, held.as_ref());
+            (run.framework, run.id.clone(), by, stays)
         })
         .collect();
     for (framework, old, new, stays) in touched {
@@ -154,15 +155,25 @@ type Held<'a> = BTreeMap<(FrameworkId, &'a RunId), TaskPhase>;
 enum Stays {
     Newest,
     Oldest,
-    /// The older one is over already.
+    /// One of them is over already.
     WhatLives,
 }
 
-fn stays(run: &Run, held: Option<&Held<'_>>) -> Stays {
+fn stays(state: &State, run: &Run, held: Option<&Held<'_>>) -> Stays {
     let back = held.map(|held| held.get(&(run.framework, &run.id)));
+    // A successor that came to nothing is no reason to end the one that still works.
+    let has_failed = || {
+        let successor = run.replacement.places().replaced_by.as_ref();
+        successor.is_some_and(|new| {
+            let new = state.any_run(run.framework, new);
+            new.is_none_or(|new| new.phase.is_terminal() && new.phase != TaskPhase::Finished)
+        })
+    };
     match (back, run.spec.partition.keep) {
         (Some(Some(phase)), _) if phase.is_terminal() => Stays::WhatLives,
-        (Some(None), _) | (_, Keep::Newest) => Stays::Newest,
+        (Some(None), _) => Stays::Newest,
+        (_, Keep::Newest) if has_failed() => Stays::WhatLives,
+        (_, Keep::Newest) => Stays::Newest,
         (Some(Some(_)) | None, Keep::Oldest) => Stays::Oldest,
     }
 }
@@ -252,10 +263,21 @@ impl State {
         live.or_else(|| self.past_run(framework, id))
     }
 
-    /// The agent whose runs have waited longest past the time at which they may be replaced.
-    #[must_use]
-    pub fn replaceable_agent(&self, now: Timestamp) -> Option<AgentId> {
+    /// Agents with runs that have waited past the time at which they may be replaced; the longest
+    /// wait first.
+    pub fn replaceable_agents(&self, now: Timestamp) -> impl Iterator<Item = AgentId> {
         self.lapses.replaceable(now)
+    }
+
+    /// The longest `stop_if_silent` of the agent's runs that may be replaced at `now`: so long they
+    /// may go on out of reach.
+    #[must_use]
+    pub fn longest_silence(&self, agent: AgentId, now: Timestamp) -> Option<Span> {
+        let lost = self.agents.get(&agent)?.since;
+        let due = |run: &&Run| when(run, lost).is_some_and(|when| when <= now);
+        let due = self.runs_on(agent).filter(due);
+        due.filter_map(|run| run.spec.partition.stop_if_silent)
+            .max()
     }
 
     /// How many agents are unreachable, of how many there are (gone ones left out).

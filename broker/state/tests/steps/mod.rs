@@ -331,7 +331,8 @@ fn of_agents(state: &State, step: &Step) -> Option<Command> {
         Step::MarkReplaceable(agent) => Command::MarkReplaceable {
             // Mostly one of which the time has come.
             agent: state
-                .replaceable_agent(state.clock())
+                .replaceable_agents(state.clock())
+                .next()
                 .unwrap_or(agent_id(agent.into())),
         },
         _ => return None,
