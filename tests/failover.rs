@@ -192,7 +192,6 @@ fn any_masters_are_killed_under_a_running_array_and_nothing_is_lost_or_done_twic
     let before = calm(&trio);
     let checker = Checker::start(&trio);
     let mut promises = Promises::default();
-    user(&mut trio, "watches", &["events", "-f"]);
     for round in 0..rounds().max(2) {
         let name = format!("a{round}");
         let job = submit_array(&trio, &name);
@@ -245,8 +244,6 @@ fn any_masters_are_killed_under_a_running_array_and_nothing_is_lost_or_done_twic
         promises.check(&trio);
         assert_eq!(calm(&trio), before, "the service keeps its processes");
     }
-    let watched = trio.site.daemon("watches").said();
-    assert!(!watched.contains("error["), "events -f goes on: {watched}");
     until("the nodes to hold the service and nothing else", || {
         let nodes = trio.site.json(&["node", "list"]);
         let tasks: u64 = nodes
@@ -379,6 +376,7 @@ fn cut_off(trio: &Trio, promises: &mut Promises, cut: impl Fn(&str, &str)) {
 #[test]
 fn who_asks_a_follower_while_nobody_leads_is_answered_as_soon_as_somebody_does() {
     let mut trio = Trio::start(false);
+    user(&mut trio, "watches", &["events", "-f"]);
     for round in 0..4 {
         let dead = trio.wait_for_leader();
         trio.kill(dead);
@@ -428,6 +426,8 @@ fn who_asks_a_follower_while_nobody_leads_is_answered_as_soon_as_somebody_does()
         trio.restart(dead);
         trio.wait_until_caught_up(dead);
     }
+    let watched = trio.site.daemon("watches").said();
+    assert!(!watched.contains("error["), "events -f goes on: {watched}");
 }
 
 #[test]
