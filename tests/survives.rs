@@ -163,6 +163,23 @@ fn who_runs_a_command_gets_its_exit_code_though_the_batch_framework_is_killed_me
     assert!(!said.contains("error["), "{said}");
 }
 
+#[test]
+fn what_a_job_wrote_is_read_after_its_agent_has_come_back_at_another_address() {
+    let mut site = Site::cluster();
+    let job = site
+        .mete(&["submit", "--cpus", "0.1", "--", "echo", "kept"])
+        .done();
+    site.mete(&["batch", "wait", &job]).done();
+    let address =
+        |site: &Site| site.json(&["node", "show", "n1"]).one()["node_address"].to_string();
+    let before = address(&site);
+    site.kill("n1");
+    site.restart("n1");
+    site.wait_for_agent("n1");
+    assert_ne!(address(&site), before, "it takes any free port");
+    assert_eq!(site.mete(&["logs", &job]).done(), "kept");
+}
+
 /// The process ids that tasks wrote into files of their own, each with its start.
 fn processes(site: &Site, count: u32) -> Vec<(u32, u64)> {
     until("every task to say its process id", || {

@@ -254,6 +254,9 @@ async fn daemon(globals: &Globals, command: Command) -> Outcome<u8> {
 fn report_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        if crate::daemon::answers_panics() {
+            return;
+        }
         let place = panic
             .location()
             .map(ToString::to_string)

@@ -113,6 +113,13 @@ pub async fn stop_signal() {
     }
 }
 
+/// Whether a panic of this thread is caught and answered, as one of the engine is that opens
+/// a damaged store: then it is no defect, and nothing is said of it beside the answer.
+#[must_use]
+pub fn answers_panics() -> bool {
+    mete_broker::store::guard::thread_is_guarded()
+}
+
 /// Starts the log: for people on a terminal, JSON otherwise; `METE_LOG` chooses what.
 pub fn start_log(verbose: u8) {
     use std::io::IsTerminal;

@@ -413,7 +413,10 @@ impl Queue {
         present.attempt = run.attempt;
         if update.phase >= TaskPhase::Running && !present.running {
             present.running = true;
-            present.started = update.at;
+            // The first that is heard of it may be its end: it began as long before as it ran.
+            let ran = update.usage.filter(|_| update.phase.is_terminal());
+            let ran = ran.map_or(0, |usage| usage.wall_ms);
+            present.started = Timestamp(update.at.0.saturating_sub(ran));
         }
         if !update.phase.is_terminal() {
             if element.state == State::Pending {

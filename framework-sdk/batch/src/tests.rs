@@ -433,6 +433,24 @@ fn another_process_shows_of_ended_elements_what_this_one_did() {
 }
 
 #[test]
+fn an_element_of_which_only_the_end_is_heard_began_as_long_before_as_it_ran() {
+    let (mut queue, name) = queue_with("", 0);
+    let run = start(&mut queue, &name).expect("a run");
+    let usage = Usage {
+        wall_ms: 12_000,
+        ..Usage::default()
+    };
+    let update = TaskUpdate {
+        at: Timestamp(61_000),
+        usage: Some(usage),
+        ..finished(&run)
+    };
+    queue.update(&update, NOW);
+    let seen = ended_elements(&queue, &name);
+    assert_eq!((seen[0].started_ms, seen[0].ended_ms), (49_000, 61_000));
+}
+
+#[test]
 fn details_are_kept_within_bounds_in_memory_and_in_the_store_and_what_is_gone_is_said() {
     let (mut queue, name) = queue_with("0-39999", 0);
     let mut stored = BTreeMap::new();

@@ -77,7 +77,8 @@ pub struct Copying {
 
 /// Copies a log to its end and gives back why it ended.
 ///
-/// A node out of reach is asked again for as long as its task is alive, when following.
+/// A node out of reach is asked again for as long as its task is alive, when following; one that
+/// answers at another address by now is asked there.
 ///
 /// # Errors
 /// The agent's refusal, or `UNREACHABLE` when not following.
@@ -106,10 +107,19 @@ pub async fn copy(cluster: &Cluster, mut source: Source, how: Copying) -> Outcom
             }
         };
         position = logs.position().to_vec();
-        if !matches!(error, mete_sdk::Error::Unavailable(_)) || !how.reading.follow {
+        if !matches!(error, mete_sdk::Error::Unavailable(_)) {
             return Err(from_sdk(&source, &error));
         }
-        if let Some(end) = still_alive(cluster, &mut source).await {
+        let asked = source.node_address.clone();
+        let over = look_again(cluster, &mut source).await;
+        if source.node_address != asked {
+            // Its agent listens somewhere else now, and has all of it, also of a task that is over.
+            continue;
+        }
+        if !how.reading.follow {
+            return Err(from_sdk(&source, &error));
+        }
+        if let Some(end) = over {
             return Ok(end);
         }
         if !told {
@@ -145,7 +155,7 @@ fn end(reason: &str) -> LogEnd {
 
 /// Asks the masters what became of a task whose node is silent; `Some` when it is over. Its agent
 /// may meanwhile listen somewhere else.
-async fn still_alive(cluster: &Cluster, source: &mut Source) -> Option<LogEnd> {
+async fn look_again(cluster: &Cluster, source: &mut Source) -> Option<LogEnd> {
     let name = format!("{}/{}", source.framework_id, source.run);
     let task = match cluster.get(Kind::Task, &name).await {
         Ok((_, object)) => match object.object {
@@ -235,7 +245,15 @@ fn as_json(source: &Source, line: &LogLine) -> String {
 /// An error of the SDK about this source.
 fn from_sdk(source: &Source, error: &mete_sdk::Error) -> CliError {
     let code = error.code().unwrap_or(Code::Internal);
-    let sentence = format!("the log of {}: {error}", source.label);
+    let sentence = match error {
+        mete_sdk::Error::Unavailable(_) => {
+            format!(
+                "the log of {}: the agent of its node does not answer",
+                source.label
+            )
+        }
+        _ => format!("the log of {}: {error}", source.label),
+    };
     CliError::new(code, sentence).fact(format!("asked the agent at {}", source.node_address))
 }
 
