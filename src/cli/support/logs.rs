@@ -245,15 +245,12 @@ fn as_json(source: &Source, line: &LogLine) -> String {
 /// An error of the SDK about this source.
 fn from_sdk(source: &Source, error: &mete_sdk::Error) -> CliError {
     let code = error.code().unwrap_or(Code::Internal);
-    let sentence = match error {
-        mete_sdk::Error::Unavailable(_) => {
-            format!(
-                "the log of {}: the agent of its node does not answer",
-                source.label
-            )
-        }
-        _ => format!("the log of {}: {error}", source.label),
+    let what = if matches!(error, mete_sdk::Error::Unavailable(_)) {
+        "the agent of its node does not answer".to_owned()
+    } else {
+        error.to_string()
     };
+    let sentence = format!("the log of {}: {what}", source.label);
     CliError::new(code, sentence).fact(format!("asked the agent at {}", source.node_address))
 }
 
