@@ -45,8 +45,7 @@ pub struct Size {
 /// # Errors
 /// Sizes that cannot be, or a part that failed.
 pub async fn run(size: Size) -> Outcome<Figures> {
-    let odd = size.masters % 2 == 1 && (3..=7).contains(&size.masters);
-    if size.rounds == 0 || size.agents == 0 || !odd {
+    if size.rounds == 0 || size.agents == 0 || !may_lose_one(size.masters) {
         return Err(usage(
             "--rounds and --agents start at 1, --masters is 3, 5 or 7",
         ));
@@ -61,12 +60,7 @@ async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
     masters.make_role().await?;
     let _fakes = Fakes::start(&masters, size.agents, FakeTask::default()).await?;
     let all = masters.addresses.clone();
-    let mut standing = Subject::connect(all.clone(), "standing").await?;
-    let spec = TaskSpec::command("standing", ["simulated"]);
-    let claim = Claim::cpu_milli(10).memory_mib(16).count(STANDING);
-    standing.want("standing", claim).await?;
-    let tasks = usize::try_from(STANDING).unwrap_or(usize::MAX);
-    standing.run_all("standing", tasks, &spec).await?;
+    let standing = standing(all.clone(), STANDING).await?;
 
     let load = load(all.clone()).await?;
     let writer = Writer::start(all.clone())?;
@@ -88,6 +82,7 @@ async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
     masters.settled().await?;
     let launched = load.stop().await?;
     let (acknowledged, lost) = writer.stop().await?;
+    let tasks = usize::try_from(STANDING).unwrap_or(usize::MAX);
     let touched = tasks.saturating_sub(standing.running());
 
     let mut figures = Figures::default();
@@ -103,6 +98,25 @@ async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
     figures.put("masters", size.masters);
     figures.put("agents", size.agents);
     Ok(figures)
+}
+
+/// So many masters still decide when one is lost, and none of them is there for nothing.
+pub(super) fn may_lose_one(masters: u32) -> bool {
+    masters % 2 == 1 && (3..=7).contains(&masters)
+}
+
+/// A framework with so many tasks that run on.
+///
+/// # Errors
+/// Why they do not run.
+pub(super) async fn standing(masters: Vec<String>, tasks: u32) -> Outcome<Subject> {
+    let mut standing = Subject::connect(masters, "standing").await?;
+    let spec = TaskSpec::command("standing", ["simulated"]);
+    let claim = Claim::cpu_milli(10).memory_mib(16).count(tasks);
+    standing.want("standing", claim).await?;
+    let count = usize::try_from(tasks).unwrap_or(usize::MAX);
+    standing.run_all("standing", count, &spec).await?;
+    Ok(standing)
 }
 
 /// Short tasks launched all the time.

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mete_model::task::FakeTask;
-use mete_sdk::{Claim, TaskSpec};
+use mete_sdk::Claim;
 
+use super::failover::{may_lose_one, standing};
 use super::masters::{Fakes, Masters};
 use super::subject::Subject;
 use super::{Figures, Home, decimal, usage};
@@ -28,8 +29,7 @@ pub struct Size {
 /// # Errors
 /// Sizes that cannot be, or a part that failed.
 pub async fn run(size: Size) -> Outcome<Figures> {
-    let odd = size.masters % 2 == 1 && (3..=7).contains(&size.masters);
-    if size.agents == 0 || size.tasks == 0 || !odd {
+    if size.agents == 0 || size.tasks == 0 || !may_lose_one(size.masters) {
         return Err(usage(
             "--agents and --tasks start at 1, --masters is 3, 5 or 7",
         ));
@@ -44,12 +44,7 @@ async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
     masters.make_role().await?;
     let fakes = Fakes::start(&masters, size.agents, FakeTask::default()).await?;
     let all = masters.addresses.clone();
-    let mut standing = Subject::connect(all.clone(), "standing").await?;
-    let spec = TaskSpec::command("standing", ["simulated"]);
-    let claim = Claim::cpu_milli(10).memory_mib(16).count(size.tasks);
-    standing.want("standing", claim).await?;
-    let tasks = usize::try_from(size.tasks).unwrap_or(usize::MAX);
-    standing.run_all("standing", tasks, &spec).await?;
+    let standing = standing(all.clone(), size.tasks).await?;
     let mut asking = Subject::connect(all, "asking").await?;
 
     let leader = masters.settled().await?;
@@ -68,6 +63,7 @@ async fn measure(size: Size, home: &Path) -> Outcome<Figures> {
     };
     let (offered, confirmed): (Outcome<Duration>, Outcome<Duration>) = tokio::join!(ask, confirm);
     let (offered, confirmed) = (offered?, confirmed?);
+    let tasks = usize::try_from(size.tasks).unwrap_or(usize::MAX);
     let touched = tasks.saturating_sub(standing.running());
 
     let mut figures = Figures::default();
