@@ -11,9 +11,8 @@ use super::print::out;
 use crate::args::Cli;
 
 /// Commands that are planned and not there yet, and what there is instead.
-const LATER: [(&str, &str, &str); 12] = [
+const LATER: [(&str, &str, &str); 11] = [
     ("kube", "mete help", "see what there is"),
-    ("simulate", "mete help", "see what there is"),
     ("ticket", "mete help", "see what there is"),
     (
         "ui",
