@@ -167,10 +167,8 @@ impl Copies {
             let (cluster, how, say) = (self.cluster.clone(), self.how.clone(), self.say_end);
             self.running.spawn(async move {
                 let label = source.label.clone();
-                let follows = how.reading.follow;
                 let end = copy(&cluster, source, how).await?;
-                // An end that no agent has said is one with something missing before it.
-                if say || (follows && end.phase.is_none()) {
+                if say {
                     say_end(&label, &end);
                 }
                 Ok(())
