@@ -7,12 +7,13 @@
 //! unreachable: then it is not they who are lost.
 //!
 //! The state's time may jump with the clock of a new leader. A run that ends itself out of reach
-//! must have had that long by a clock that does not: so much passes here, from when this leader saw
-//! its agent unreachable or began to lead.
+//! must have had that long, and its grace, by a clock that does not: so much passes here, from when
+//! this leader saw its agent unreachable or began to lead.
 
 use std::collections::BTreeMap;
 
-use mete_model::AgentId;
+use mete_model::partition::SILENT_GRACE;
+use mete_model::{AgentId, Span};
 use mete_state::{Command, State};
 
 use super::applied::Waiting;
@@ -53,10 +54,16 @@ impl Replacements {
         self.lost.remove(&agent);
     }
 
-    /// Milliseconds for which this leader has known the agent as unreachable.
-    fn known_for(&self, agent: AgentId, now: Now) -> u64 {
-        let since = self.lost.get(&agent).copied().unwrap_or(self.began);
-        now.monotonic.since(since)
+    /// Whether a run that ends itself after so long out of reach is over by now. The last word that
+    /// its agent had is older than the agent's loss by `patience`, if this leader saw it lost; a
+    /// leader before may have given one until it ended.
+    fn is_over(&self, agent: AgentId, silence: Span, patience: Span, now: Now) -> bool {
+        let (since, before) = match self.lost.get(&agent) {
+            Some(lost) => (*lost, patience),
+            None => (self.began, Span::ZERO),
+        };
+        let passed = now.monotonic.since(since).saturating_add(before.0);
+        passed >= silence.0.saturating_add(SILENT_GRACE.0)
     }
 }
 
@@ -96,8 +103,9 @@ impl LeaderTerm {
             // One that is on its way back is admitted in a moment.
             let is_back = self.presence.link(*agent).is_some();
             let silence = state.longest_silence(*agent, now.at);
-            let passed = self.replacements.known_for(*agent, now);
-            !is_back && silence.is_none_or(|silence| silence.0 <= passed)
+            let patience = self.timing.silence;
+            let is_over = |silence| (self.replacements).is_over(*agent, silence, patience, now);
+            !is_back && silence.is_none_or(is_over)
         };
         let Some(agent) = state.replaceable_agents(now.at).find(may_be) else {
             return;

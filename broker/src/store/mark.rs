@@ -175,13 +175,33 @@ mod tests {
             let dir = tempfile::tempdir().expect("a temporary directory");
             let mut mark = Mark::create(dir.path(), 7).expect("room");
             mark.note(8).expect("room");
-            mark.file.write_all_at(b"torn", torn).expect("room");
+            // All of a sector of 4 KiB.
+            mark.file.write_all_at(&[0xff; 4096], torn).expect("room");
             let mut mark = Mark::open(dir.path()).expect("it is there");
             let before = mark.newest();
             mark.note(9).expect("room");
             // As if that write had been torn too.
             let slots = slots(&fs::read(dir.path().join(NAME)).expect("it is there"));
             assert_eq!(slots.iter().flatten().min(), Some(&before), "{slots:?}");
+        }
+    }
+
+    #[test]
+    fn a_note_with_its_slots_where_they_were_before_is_read_and_goes_on() {
+        for (first, second) in [(7, 8), (9, 8)] {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let mut former = seal(first);
+            former.resize(FORMER_STRIDE, 0);
+            former.extend(seal(second));
+            fs::write(dir.path().join(NAME), former).expect("room");
+            let newest = first.max(second);
+            assert_eq!(look(dir.path()).expect("it is there"), Found::Noted(newest));
+            let mut mark = Mark::open(dir.path()).expect("it is there");
+            for sequence in 10..14 {
+                mark.note(sequence).expect("room");
+                let noted = Found::Noted(sequence);
+                assert_eq!(look(dir.path()).expect("it is there"), noted);
+            }
         }
     }
 

@@ -13,21 +13,32 @@ use crate::request::{AcceptLaunch, FrameworkAction};
 
 /// One that may be replaced when its agent has been unreachable for a minute.
 fn patient(name: &str) -> AcceptLaunch {
+    with_policy(
+        name,
+        Partition {
+            replace_after: Some(Span::minutes(1)),
+            ..Partition::default()
+        },
+    )
+}
+
+fn with_policy(name: &str, partition: Partition) -> AcceptLaunch {
     let mut launch = launch(name, "c", 1000);
-    Arc::make_mut(&mut launch.spec).partition = Partition {
-        replace_after: Some(Span::minutes(1)),
-        ..Partition::default()
-    };
+    Arc::make_mut(&mut launch.spec).partition = partition;
     launch
 }
 
 /// A run "t" on "n1", running and acknowledged, that may be replaced.
 fn running(world: &mut World) -> (Agent, Framework) {
+    running_as(world, patient("t"))
+}
+
+fn running_as(world: &mut World, task: AcceptLaunch) -> (Agent, Framework) {
     let agent = world.agent("n1", 8000);
     let mut framework = world.framework("f", &["a"]);
     world.demand(&mut framework, vec![claim("c", "a", 1000, 1)]);
     let offers = framework.offers();
-    world.accept(&mut framework, &[offers[0].0], vec![patient("t")]);
+    world.accept(&mut framework, &[offers[0].0], vec![task]);
     world.status(&agent, framework.id, status("t", 1, TaskPhase::Running));
     let items = vec![(run("t"), 1)];
     world
@@ -150,4 +161,47 @@ fn a_new_leader_waits_for_returning_agents_and_shows_what_was_marked() {
     let mut world = world.restart();
     let again = world.try_subscribe("f", &["a"], incarnation).unwrap();
     assert_eq!(shown(&again.hears()), ["t"]);
+}
+
+/// A run "t" on "n1" that ends itself after a minute out of reach, and may be replaced then.
+fn running_alone(world: &mut World) -> (Agent, Framework) {
+    let minute = Some(Span::minutes(1));
+    let policy = Partition {
+        replace_after: minute,
+        stop_if_silent: minute,
+        ..Partition::default()
+    };
+    running_as(world, with_policy("t", policy))
+}
+
+#[test]
+fn a_run_that_ends_itself_has_its_time_by_a_clock_that_does_not_jump() {
+    let mut world = World::new();
+    let (_first, framework) = running_alone(&mut world);
+    let mut second = world.agent("n2", 8000);
+    // Unreachable, and then the leader's clock is set an hour ahead.
+    world.pass_alive(16_000, &mut [&mut second]);
+    world.ahead += 3_600_000;
+
+    world.pass_alive(53_000, &mut [&mut second]);
+    assert_eq!(told(&framework.hears()), Vec::<String>::new(), "too early");
+    world.pass_alive(8000, &mut [&mut second]);
+    assert_eq!(told(&framework.hears()), ["t"]);
+}
+
+#[test]
+fn a_new_leader_with_another_clock_gives_a_run_that_ends_itself_its_whole_time() {
+    let mut world = World::new();
+    let (_first, framework) = running_alone(&mut world);
+    let incarnation = framework.incarnation;
+    world.pass(16_000);
+
+    world.ahead += 3_600_000;
+    let mut world = world.restart();
+    let framework = world.try_subscribe("f", &["a"], incarnation).unwrap();
+    // A minute and the grace, from when it began to lead: its agent may have had a word until then.
+    world.pass(69_000);
+    assert_eq!(told(&framework.hears()), Vec::<String>::new(), "too early");
+    world.pass(3000);
+    assert_eq!(told(&framework.hears()), ["t"]);
 }

@@ -34,6 +34,8 @@ pub(super) struct World {
     pub(super) master: Master,
     disk: MemoryDisk,
     milliseconds: u64,
+    /// How far the wall clock is ahead of where it began, beside the time that has passed.
+    pub(super) ahead: u64,
     last_stream: u64,
     life: u64,
 }
@@ -96,6 +98,7 @@ impl World {
             master: open(Box::new(store), 0, |_| ()).unwrap(),
             disk,
             milliseconds: 0,
+            ahead: 0,
             last_stream: 0,
             life: 0,
         };
@@ -115,6 +118,7 @@ impl World {
         let Self {
             disk,
             milliseconds,
+            ahead,
             last_stream,
             life,
             master,
@@ -127,6 +131,7 @@ impl World {
             master: open(Box::new(store), life, tune)?,
             disk,
             milliseconds,
+            ahead,
             last_stream,
             life,
         })
@@ -134,7 +139,7 @@ impl World {
 
     fn turn(&self, tick: bool, events: Vec<Event>) -> Turn {
         Turn {
-            now: Timestamp(START + self.milliseconds),
+            now: Timestamp(START + self.ahead + self.milliseconds),
             monotonic: Monotonic(self.milliseconds),
             tick,
             events,
