@@ -248,6 +248,36 @@ fn nobody_is_taken_out_or_in_so_that_the_majority_is_lost() {
     down_to_one(&trio, &leader);
 }
 
+#[test]
+fn what_is_asked_of_the_seats_during_an_election_is_judged_by_the_leader_that_comes() {
+    let mut trio = Trio::start(false);
+    // Each of the two that are left is needed, and the dead one cannot lead.
+    type Call = fn(&Trio, u64, u64) -> Result<(), tonic::Status>;
+    let calls: [(Call, &str); 2] = [
+        (
+            |trio, follower, _| trio.remove(follower, follower),
+            "silent: ",
+        ),
+        (
+            |trio, follower, dead| trio.transfer(follower, dead),
+            "does not answer",
+        ),
+    ];
+    for (call, why) in calls {
+        let (dead, answers) = trio.ask_during_an_election(call);
+        let said = answers.into_iter().map(|answer| {
+            let refused = answer.expect_err("it is refused");
+            refused.message().to_owned()
+        });
+        let said: Vec<String> = said.collect();
+        let judged = said.iter().filter(|said| said.contains(why));
+        assert_eq!(judged.count(), 1, "by the one that leads then: {said:?}");
+        trio.restart(dead);
+        trio.wait_until_caught_up(dead);
+        assert!(members(&trio).iter().all(|(_, voter)| *voter));
+    }
+}
+
 /// Takes out everyone but the leader, which must stay.
 fn down_to_one(trio: &Trio, leader: &str) {
     let admin = |args: &[&str]| trio.site.mete(&[&["admin"], args].concat());

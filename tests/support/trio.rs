@@ -190,6 +190,58 @@ impl Trio {
         ask(&self.asking, &self.listens[&master], call).map(|_| ())
     }
 
+    /// Asks this master to take one out.
+    pub(crate) fn remove(&self, master: u64, id: u64) -> Result<(), tonic::Status> {
+        let request = admin::RemoveMasterRequest { id, dry_run: false };
+        let call =
+            async |mut admin: AdminServiceClient<Channel>| admin.remove_master(request).await;
+        ask(&self.asking, &self.listens[&master], call).map(|_| ())
+    }
+
+    /// Asks this master to give the leadership to another one.
+    pub(crate) fn transfer(&self, master: u64, to: u64) -> Result<(), tonic::Status> {
+        let request = admin::TransferLeadershipRequest {
+            to,
+            ..admin::TransferLeadershipRequest::default()
+        };
+        let call =
+            async |mut admin: AdminServiceClient<Channel>| admin.transfer_leadership(request).await;
+        ask(&self.asking, &self.listens[&master], call).map(|_| ())
+    }
+
+    /// Kills the leader and asks both others at once, each by its number and that of the dead; gives their answers as soon as none of them
+    /// sends on to the dead one, which may be named until the end of its connection is seen.
+    pub(crate) fn ask_during_an_election<T: Send>(
+        &mut self,
+        call: impl Fn(&Self, u64, u64) -> Result<T, tonic::Status> + Sync,
+    ) -> (u64, Vec<Result<T, tonic::Status>>) {
+        let dead = self.wait_for_leader();
+        self.kill(dead);
+        let (trio, named) = (&*self, &self.listens[&dead]);
+        let ask = |follower: u64| {
+            until("the dead one to be named no more", || {
+                let answer = call(trio, follower, dead);
+                let said = answer
+                    .as_ref()
+                    .err()
+                    .map_or("", |refused| refused.message());
+                if said.contains(named.as_str()) {
+                    return Err(said.to_owned());
+                }
+                Ok(answer)
+            })
+        };
+        let answers = std::thread::scope(|scope| {
+            let others = MASTERS.into_iter().filter(|master| *master != dead);
+            let asked: Vec<_> = others
+                .map(|follower| scope.spawn(move || ask(follower)))
+                .collect();
+            let answers = asked.into_iter().map(|asked| asked.join());
+            answers.map(|answer| answer.expect("an answer")).collect()
+        });
+        (dead, answers)
+    }
+
     /// Who leads, by its own word; a master that came for another one goes by that one's place.
     pub(crate) fn leader(&self) -> Option<u64> {
         let said = MASTERS
