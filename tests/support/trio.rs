@@ -209,8 +209,9 @@ impl Trio {
         ask(&self.asking, &self.listens[&master], call).map(|_| ())
     }
 
-    /// Kills the leader and asks both others at once, each by its number and that of the dead; gives their answers as soon as none of them
-    /// sends on to the dead one, which may be named until the end of its connection is seen.
+    /// Kills the leader and asks both others at once, with their number and that of the dead one.
+    /// Gives their answers, once none of them sends on to the dead one: that may be named until the
+    /// end of its connection is seen.
     pub(crate) fn ask_during_an_election<T: Send>(
         &mut self,
         call: impl Fn(&Self, u64, u64) -> Result<T, tonic::Status> + Sync,

@@ -464,7 +464,7 @@ impl LeaderTerm {
     ) {
         if let OperatorAction::RescindOffers { offers } = &action {
             let verdicts = self.rescind_by_operator(offers, dry_run, now);
-            self.answer_all(vec![reply], &Ok(Reply::Offers { verdicts }));
+            self.answer_confirmed(vec![reply], Ok(Reply::Offers { verdicts }));
             return;
         }
         let command = match operator_command(state, actor, action) {
@@ -570,7 +570,11 @@ impl LeaderTerm {
     /// Answers what was judged by the state alone, once a majority has confirmed that this is still
     /// the leader: one that was deposed and does not know it has an old state, and what it finds
     /// wrong, or done already, may be right, or undone, by now.
-    fn answer_confirmed(&mut self, replies: Vec<ReplyTo>, answer: Result<Reply, Refusal>) {
+    pub(crate) fn answer_confirmed(
+        &mut self,
+        replies: Vec<ReplyTo>,
+        answer: Result<Reply, Refusal>,
+    ) {
         // Whoever is to come again loses nothing.
         if matches!(&answer, Err(refusal) if refusal.code().is_retryable()) {
             return self.answer_all(replies, &answer);

@@ -397,7 +397,13 @@ impl Master {
             | OperatorAction::RemoveNode { .. } => None,
         };
         if let Some(answer) = answer {
-            self.outputs.push(Output::Reply { to: reply, answer });
+            match &mut self.leader {
+                // By the time a majority has confirmed this leader, another one may lead.
+                Some(leader) if !matches!(answer, Ok(Reply::HandedOver { .. })) => {
+                    leader.answer_confirmed(vec![reply], answer);
+                }
+                _ => self.outputs.push(Output::Reply { to: reply, answer }),
+            }
             return None;
         }
         Some(Event::Call {

@@ -7,6 +7,7 @@ mod level;
 mod liveness;
 mod odd_input;
 mod offers;
+mod readmitted;
 mod replacements;
 mod story;
 mod world;

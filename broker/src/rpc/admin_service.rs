@@ -51,10 +51,6 @@ impl Admin {
         action: OperatorAction,
         dry_run: bool,
     ) -> Result<Reply, Status> {
-        // What changes nothing is answered without the log, and so is what is refused: neither may
-        // come from a master that only believes that it leads.
-        let present = views::at_present(&self.handle).await;
-        present.map_err(|problem| from_problem(&problem))?;
         let request = crate::request::Request::Operator {
             actor: identity::actor(metadata),
             action,
@@ -437,6 +433,9 @@ impl AdminService for Admin {
         let (metadata, _, request) = request.into_parts();
         let to = Some(request.to).filter(|node| *node != 0);
         let action = OperatorAction::HandOver { to };
+        // The answer goes out before the office does: whether this master has it is asked first.
+        let present = views::at_present(&self.handle).await;
+        present.map_err(|problem| from_problem(&problem))?;
         match self.change(&metadata, action, request.dry_run).await? {
             Reply::HandedOver { to } => Ok(Response::new(wire::TransferLeadershipResponse { to })),
             Reply::Applied { .. } | Reply::Offers { .. } | Reply::ReadAt { .. } => Err(odd()),
