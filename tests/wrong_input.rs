@@ -389,6 +389,24 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
+fn what_cannot_be_written_is_said_and_what_was_done_all_the_same() {
+    let site = Site::dev(&["--nodes", "1"]);
+    let full = |args: &[&str]| {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        support::ask::run_to(&site, args, &[], Some(full.expect("the kernel has it")))
+    };
+    full(&["submit", "--name", "kept", "--cpus", "0.1", "--", "true"])
+        .refused(1, "FILE")
+        .says("the job kept-1 was submitted all the same");
+    site.mete(&["batch", "wait", "kept-1"]).done();
+    full(&["run", "--cpus", "0.1", "--", "echo", "hi"])
+        .refused(1, "FILE")
+        .says("has ended well");
+    let failed = full(&["run", "--cpus", "0.1", "--", "sh", "-c", "echo hi; exit 9"]);
+    assert_eq!(failed.code, 9, "{failed}");
+}
+
+#[test]
 fn a_damaged_store_is_named_and_left_as_it_is() {
     let mut site = Site::new();
     site.start_master();

@@ -35,7 +35,7 @@ pub struct Why {
     /// Its name, or a unique prefix
     #[arg(value_name = "NAME", add = names::anything())]
     pub name: String,
-    /// With all nodes, grouped by why they do not serve
+    /// Of a job, task or claim: all nodes, grouped by why they do not serve
     #[arg(long)]
     pub nodes: bool,
 }

@@ -1,5 +1,7 @@
 //! `mete admin`: the masters and the log they share.
 
+use std::time::Duration;
+
 use mete_model::{Bytes, Code, Span};
 use mete_proto::admin::v1::{
     AddMasterRequest, GetRaftRequest, GetRaftResponse, Master, PromoteMasterRequest,
@@ -7,12 +9,15 @@ use mete_proto::admin::v1::{
 };
 use serde_json::json;
 
-use super::support::client::{Client, admin};
+use super::support::client::{Client, Cluster, admin};
 use super::support::confirm::confirm;
 use super::support::error::{CliError, Outcome};
 use super::support::print::{Listing, Row, note, print_one};
 use super::support::words;
 use crate::args::objects::{Admin as Command, Member, MemberAdd, Raft};
+
+/// How long the leader is asked beside the master that has answered.
+const LEADER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Does what was asked.
 ///
@@ -30,9 +35,21 @@ pub async fn run(client: &Client, command: Command) -> Outcome {
     }
 }
 
+/// How the masters stand, as the leader knows it; where that is not to be had, as the one knows it
+/// that answers.
 async fn raft(client: &Client) -> Outcome<GetRaftResponse> {
     let call = |channel| async move { admin(channel).get_raft(GetRaftRequest {}).await };
-    client.cluster.read(call).await
+    let said = client.cluster.read(call).await?;
+    if said.leader == said.answered_by {
+        return Ok(said);
+    }
+    let mut masters = said.masters.iter();
+    let leader = masters.find(|master| master.id == said.leader);
+    let Some(leader) = leader.filter(|leader| !leader.address.is_empty()) else {
+        return Ok(said);
+    };
+    let cluster = Cluster::new(vec![leader.address.clone()], LEADER_WITHIN);
+    Ok(cluster.read(call).await.unwrap_or(said))
 }
 
 async fn transfer(client: &Client, to: Option<u64>) -> Outcome {

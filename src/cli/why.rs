@@ -121,7 +121,8 @@ fn text(answer: &ExplainResponse, nodes: bool) -> String {
         text += &format!("\n{}  {}\n", first.code, first.detail);
     }
     text += &reasons(answer);
-    if nodes {
+    // Only of a claim is it looked which nodes serve it.
+    if nodes && answer.nodes_total > 0 {
         text += &funnel(answer);
     }
     if !answer.helps.is_empty() {
@@ -168,12 +169,11 @@ fn reasons(answer: &ExplainResponse) -> String {
     text
 }
 
-/// An amount in the unit that its kind implies.
+/// An amount in the unit that its kind implies: thousandths of a core, bytes, or a number.
 fn shown(kind: &str, amount: u64) -> String {
     match kind {
         "cpu" => mete_model::MilliCpu(amount).to_string(),
-        "memory" | "disk" => mete_model::Bytes(amount).to_string(),
-        kind if kind.contains('/') || kind == "gpu" => mete_model::DeviceMilli(amount).to_string(),
+        "mem" | "disk" => mete_model::Bytes(amount).to_string(),
         _ => amount.to_string(),
     }
 }
@@ -316,6 +316,12 @@ mod tests {
         at("-3  CPU_SHORT");
         at("n1 and 2 more");
         at("mete task list");
+    }
+
+    #[test]
+    fn amounts_are_shown_in_the_unit_of_their_kind() {
+        let shown = ["cpu", "mem", "disk", "cores", "dev/gpu/a100"].map(|kind| shown(kind, 2048));
+        assert_eq!(shown, ["2.048", "2 KiB", "2 KiB", "2048", "2048"]);
     }
 
     #[test]

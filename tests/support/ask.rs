@@ -80,6 +80,16 @@ impl Answer {
 
 /// Runs `mete` to its end, with more environment.
 pub(crate) fn run(site: &Site, args: &[&str], environment: &[(&str, &str)]) -> Answer {
+    run_to(site, args, environment, None)
+}
+
+/// The same with what is printed going somewhere else.
+pub(crate) fn run_to(
+    site: &Site,
+    args: &[&str],
+    environment: &[(&str, &str)],
+    elsewhere: Option<File>,
+) -> Answer {
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let paths = [".out", ".err"].map(|end| site.path("tmp").join(format!("run-{number}{end}")));
     let [out, err] = paths
@@ -89,7 +99,7 @@ pub(crate) fn run(site: &Site, args: &[&str], environment: &[(&str, &str)]) -> A
     command.args(args).envs(environment.iter().copied());
     let mut child = command
         .stdin(Stdio::null())
-        .stdout(out)
+        .stdout(elsewhere.unwrap_or(out))
         .stderr(err)
         .spawn()
         .expect("starts");

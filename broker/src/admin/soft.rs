@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mete_model::quota::Charge;
-use mete_model::{AgentId, ClaimId, FrameworkId, OfferId, RolePath};
+use mete_model::{AgentId, ClaimId, FrameworkId, OfferId, RolePath, Timestamp};
 use mete_proto::admin::v1::{self as wire, object::Object as Row};
 use mete_proto::convert::write_resources;
 use mete_state::{Change, State};
@@ -22,7 +22,8 @@ use crate::request::Refusal;
 #[derive(Clone, Debug)]
 enum Fact {
     Node {
-        recovering: bool,
+        /// Since when it is awaited, if it is.
+        recovering: Option<Timestamp>,
         offered: Option<mete_model::Resources>,
     },
     Framework {
@@ -101,7 +102,7 @@ fn offered_by_role(leader: &LeaderTerm, changes: &[Change]) -> BTreeMap<RolePath
 fn fact(leader: &LeaderTerm, roles: &BTreeMap<RolePath, Charge>, change: &Change) -> Fact {
     match change {
         Change::Agent(id) => Fact::Node {
-            recovering: leader.agent_is_recovering(*id),
+            recovering: leader.agent_is_recovering(*id).then(|| leader.began().at),
             offered: leader.book().offered_of_agent(*id).cloned(),
         },
         Change::Framework(id) => Fact::Framework {
@@ -131,8 +132,9 @@ fn apply(row: &mut Row, fact: Fact) {
                 offered,
             },
         ) => {
-            if recovering && node.state == "ready" {
+            if let Some(since) = recovering.filter(|_| node.state == "ready") {
                 "recovering".clone_into(&mut node.state);
+                node.state_since_ms = since.0;
             }
             node.offered = offered.as_ref().map(write_resources);
         }

@@ -9,7 +9,7 @@ mod others;
 mod task;
 
 use mete_allocator::Short;
-use mete_model::{Bytes, Code, DeviceMilli, MilliCpu};
+use mete_model::{Bytes, Code, MilliCpu};
 use mete_proto::convert::{At, whole};
 use mete_proto::explain::v1 as wire;
 
@@ -120,7 +120,6 @@ fn amount(kind: &str, value: u64) -> String {
         "mem" => format!("{} memory", Bytes(value)),
         "disk" => format!("{} disk", Bytes(value)),
         "cores" => format!("{value} exclusive cores"),
-        "milli" => format!("{} devices", DeviceMilli(value)),
         other => format!("{value} {}", other.strip_prefix("dev/").unwrap_or(other)),
     }
 }
@@ -218,9 +217,15 @@ fn helps(code: Code, short: Option<&Short>, framework: &str, role: &str) -> Vec<
         )
     };
     if code == Code::Infeasible {
-        let most = short.map(|short| amount(&short.kind, short.have));
-        let text = match most {
-            Some(most) => format!("ask for at most {most} per task"),
+        let text = match short {
+            Some(short) if short.have == 0 => {
+                let none = short.kind.strip_prefix("dev/").unwrap_or(&short.kind);
+                format!("ask for something else: no node has {none}")
+            }
+            Some(short) => {
+                let most = amount(&short.kind, short.have);
+                format!("ask for at most {most} per task")
+            }
             None => "ask for less per task".to_owned(),
         };
         return vec![

@@ -135,6 +135,8 @@ struct Spectator<'a> {
     /// The last element that was heard of; the only one if the job is no array.
     element: Option<Element>,
     progress: Progress,
+    /// Why output that came was not written.
+    unwritten: Option<CliError>,
     /// A Ctrl-C only ends the watching: the job is not this call's.
     only_leaves: bool,
     /// Only this element of the array.
@@ -152,6 +154,7 @@ impl<'a> Spectator<'a> {
             row: None,
             element: None,
             progress: Progress::new(client.globals.progress, job, "Ctrl-C leaves it"),
+            unwritten: None,
             only_leaves: false,
             only: None,
         }
@@ -171,9 +174,8 @@ impl<'a> Spectator<'a> {
                     None => break,
                 },
                 step = self.copies.step(), if !self.copies.is_empty() => {
-                    // A log that cannot be read must not hide how the job ends.
                     if let Err(error) = step {
-                        note(&format!("-- {} --", error.sentence));
+                        self.miss(error);
                     }
                 }
                 _ = why.tick() => self.say_why().await,
@@ -199,7 +201,21 @@ impl<'a> Spectator<'a> {
             Some(element) if !row.array => ending::of_element(element),
             Some(_) | None => ending::of_row(&row),
         };
-        Ok(Watched::Over(row, ending))
+        match self.unwritten {
+            // Success would say that the output is there.
+            Some(error) if ending.code == 0 => {
+                Err(error.fact(format!("the job {} has ended well", self.job)))
+            }
+            _ => Ok(Watched::Over(row, ending)),
+        }
+    }
+
+    /// A log that cannot be read must not hide how the job ends.
+    fn miss(&mut self, error: CliError) {
+        note(&format!("-- {} --", error.sentence));
+        if error.is(mete_model::Code::File) {
+            self.unwritten.get_or_insert(error);
+        }
     }
 
     fn take(&mut self, change: WatchResponse) -> Outcome {
@@ -275,7 +291,7 @@ impl<'a> Spectator<'a> {
             match tokio::time::timeout_at(deadline, self.copies.step()).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => return,
-                Ok(Err(error)) => note(&format!("-- {} --", error.sentence)),
+                Ok(Err(error)) => self.miss(error),
                 Err(_late) => {
                     return note(&format!(
                         "-- logs are still coming after {}s; all of them: mete logs {} --",

@@ -53,12 +53,14 @@ pub async fn submit(client: &Client, flags: Submit) -> Outcome<u8> {
     }
     let elements = answer.elements;
     let item = facts(&answer, false);
-    match client.style.format {
-        Format::Table | Format::Wide => out(&format!("{}\n", answer.job))?,
+    let said = match client.style.format {
+        Format::Table | Format::Wide => out(&format!("{}\n", answer.job)),
         Format::Json | Format::Jsonl | Format::Yaml | Format::Name => {
-            print_one(&client.style, "Submitted", None, item, "")?;
+            print_one(&client.style, "Submitted", None, item, "")
         }
-    }
+    };
+    // Who does not hear of it would submit it again.
+    said.map_err(|error| error.fact(format!("the job {} was submitted all the same", answer.job)))?;
     if flags.wait {
         return wait::ended(&client.clone().patient(), &answer.job, None).await;
     }
