@@ -124,6 +124,16 @@ fn amount(kind: &str, value: u64) -> String {
     }
 }
 
+/// What to ask for in place of what no node can hold.
+fn less(short: &Short) -> String {
+    if short.have == 0 {
+        let none = short.kind.strip_prefix("dev/").unwrap_or(&short.kind);
+        return format!("ask for something else: no node has {none}");
+    }
+    let most = amount(&short.kind, short.have);
+    format!("ask for at most {most} per task")
+}
+
 fn amounts(short: &Short) -> Vec<wire::Amount> {
     vec![wire::Amount {
         kind: short.kind.clone(),
@@ -217,17 +227,7 @@ fn helps(code: Code, short: Option<&Short>, framework: &str, role: &str) -> Vec<
         )
     };
     if code == Code::Infeasible {
-        let text = match short {
-            Some(short) if short.have == 0 => {
-                let none = short.kind.strip_prefix("dev/").unwrap_or(&short.kind);
-                format!("ask for something else: no node has {none}")
-            }
-            Some(short) => {
-                let most = amount(&short.kind, short.have);
-                format!("ask for at most {most} per task")
-            }
-            None => "ask for less per task".to_owned(),
-        };
+        let text = short.map_or_else(|| "ask for less per task".to_owned(), less);
         return vec![
             help("change", text, "mete node list"),
             help(
