@@ -54,8 +54,9 @@ impl Writes {
 
     /// Leaves out what a job would have stored, of which nothing is.
     pub fn withdraw(&mut self, number: u64) {
-        let prefix = job_key(number);
-        self.puts.retain(|(key, _)| !key.starts_with(&prefix));
+        let (job, details) = (job_key(number), ended_prefix(number));
+        let is_of_it = |key: &[u8]| key.starts_with(&job) || key.starts_with(&details);
+        self.puts.retain(|(key, _)| !is_of_it(key));
     }
 
     /// Says whether the record of this job is still to be written.
@@ -121,14 +122,22 @@ fn piece_key(number: u64, piece: usize) -> Vec<u8> {
     format!("job/{number:016x}/{piece:04x}").into_bytes()
 }
 
-/// The key of a page of details.
+/// What the keys of a job's pages of details begin with.
+fn ended_prefix(number: u64) -> Vec<u8> {
+    format!("ended/{number:016x}/").into_bytes()
+}
+
+/// The key of a page of details. It sorts before every key of a job: writes that wait go out in the
+/// order of their keys, and details must not come after the states that they belong to.
 #[must_use]
 pub fn ended_key(number: u64, page: PageId) -> Vec<u8> {
     let kind = match page.kind {
         Kind::Failed => 'f',
         Kind::Other => 'o',
     };
-    format!("ended/{number:016x}/{kind}/{:08x}", page.number).into_bytes()
+    let mut key = ended_prefix(number);
+    key.extend(format!("{kind}/{:08x}", page.number).into_bytes());
+    key
 }
 
 /// Every key of a job, those of its details left out.
